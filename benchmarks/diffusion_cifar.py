@@ -1,147 +1,138 @@
-"""A diffusion prior on CIFAR-10's residual networks, beside attacks without one.
+"""The diffusion prior on CIFAR-10: packs the data that must travel, trains the prior, and keeps it in pieces.
 
-python -m benchmarks.diffusion_cifar prior --data DIR --out FOLDER --seconds 240                          trains the prior
-python -m benchmarks.diffusion_cifar choose --data DIR --out FOLDER [--depth 20] [--within 240]           tries settings
-python -m benchmarks.diffusion_cifar measure --data DIR --out FOLDER [--depth 56] [--mode train --batch 4] [--noise 0.5]
-python -m benchmarks.diffusion_cifar all --quick                 a minute on one core, no data needed: crops of photographs
+    python -m benchmarks.diffusion_cifar pack --data ALL --out DIR [--public 18000] [--other 500]
+    python -m benchmarks.diffusion_cifar prior --data DIR --out FOLDER --seconds 225 [--kind half | other]
+    python -m benchmarks.diffusion_cifar prior --out FOLDER --quick         seconds on one core, no data needed: crops of photographs
 
-DIR holds cifar10_train_a.zip, cifar10_train_b.zip, cifar10_test.zip and weights/cifar10_resnet20.safetensors (and 56). The prior learns
-from the 50,000 training images (``--classes 5``: only from those of the first five classes). Settings are chosen on test images that
-another seed draws than those that are measured; both draws leave out the 1,000 test images among which an attacked one must be recognised.
-Labels are read from the gradient. Rows have SSIM, PSNR, 1 − cos at what was found, ranks by correlation, by the features of the other
-network and (where its weights are found) by LPIPS, and seconds.
+``ALL`` holds ``cifar10_train_a.zip``, ``cifar10_test.zip``, ``weights/cifar10_resnet20.safetensors`` and ``…56``, and, for ``--other``,
+``imagenet_500_224.zip``. ``pack`` draws by seed 0 the test images that are attacked, those that settings are chosen on and 1,000 among
+which an attacked one must be recognised; no image is in two of these. The prior learns from the first ``--public`` training images
+(``all``), from those of the first five classes (``half``), or from crops of other photographs (``other``). It is written in half
+precision as ``FOLDER/prior_KIND.0``, ``.1`` …, pieces of at most 14 MiB; :func:`joined` puts them together again.
+``benchmarks.diffusion_studies`` attacks with it.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
-import statistics
+import shutil
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
-from leakgauge.attacks import diffusion, diffusion_guided, inverting_gradients
-from leakgauge.attacks.diffusion import Learning, WithDiffusion
-from leakgauge.audit.scoring import score
-from leakgauge.channels import Gradient
-from leakgauge.core import Attack, Buffers, Defense, Observation, Pixels, Reconstruction, Size, Victim, share
 from leakgauge.data.embedded import photographs
-from leakgauge.defenses import GaussianNoise
-from leakgauge.inversion import Annealing, BalancedCosine, Cosine, FixedLength, LayerCosine, Matching, Sampling
-from leakgauge.inversion.terms import Term
-from leakgauge.measures.lpips import load_lpips
-from leakgauge.measures.reidentification import normalised_correlation, rank
 from leakgauge.priors import fit_diffusion, sample
-from reproductions.common.networks.cifar_resnet import CifarResNet, load_cifar_resnet
+from reproductions.common.cut import cut_sheets
 from reproductions.common.sheets import sheets
 
-POOL, TUNED_ON = 1000, 8
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One way to search within the prior; ``power`` as in BalancedCosine (1: the plain cosine, None: LayerCosine).
-
-    ``kind`` is ``anneal`` (the denoiser's input moves) or ``fixed`` (steps of fixed length).
-    """
-
-    power: float | None = 1.0
-    kind: str = "anneal"
-    rounds: int = 30
-    moves: int = 10
-    reach: float = 0.1
-    restarts: int = 8
-    select: float = 0.0
-
-    def attack(self, prior: Path) -> WithDiffusion:
-        steps = self.rounds * self.moves
-        solver = (
-            Sampling(guidance=FixedLength(self.reach), steps=steps)
-            if self.kind == "fixed"
-            else Annealing(rounds=self.rounds, moves=self.moves, reach=self.reach, select=self.select)
-        )
-        term: Term = LayerCosine() if self.power is None else BalancedCosine(self.power) if self.power < 1 else Cosine()
-        plain = diffusion()
-        matching = replace(plain.matching, objective=term, solver=solver, restarts=self.restarts)
-        return replace(plain, matching=matching, learning=Learning(str(prior)))
-
-
-ROUNDS: tuple[tuple[str, tuple[dict[str, object], ...]], ...] = (
-    (
-        "solver",
-        (
-            {"kind": "fixed", "reach": 2.0},
-            {"kind": "fixed", "reach": 4.0},
-            {"rounds": 15, "moves": 20},
-            {"rounds": 15, "moves": 20, "reach": 0.2},
-            {"rounds": 15, "moves": 20, "select": 0.25},
-            {"rounds": 10, "moves": 50, "select": 0.5},
-            {"rounds": 15, "moves": 20, "select": 0.25, "power": 0.5},
-        ),
-    ),
-    ("effort", ({"restarts": 32}, {"moves": 50, "rounds": 20})),
-)
-"""Changes tried one after another; each round begins from the best of the one before, by mean SSIM."""
+POOL, ATTACKED, TUNED_ON = 1000, 64, 16
+PIECE = 14 * 2**20
+KINDS = ("all", "half", "other")
+WEIGHTS = ("cifar10_resnet20.safetensors", "cifar10_resnet56.safetensors")
+OTHER_SIDE, CROPS = 64, 5
+"""Other photographs travel at 64 pixels a side; crops of 32 are taken at so many places along each side."""
 
 
 @dataclass(frozen=True, eq=False)
-class Data:
-    """What the prior learns from, what is attacked, and the others among which an attacked image must be recognised."""
+class Drawn:
+    """Test images in [0, 1]: attacked, used to choose settings, and the others among which an attacked one must be recognised."""
 
-    public: tuple[Tensor, Tensor]
     attacked: tuple[Tensor, Tensor]
+    tuned_on: tuple[Tensor, Tensor]
     pool: Tensor
 
 
-def data_of(given: argparse.Namespace, images: int, *, tuning: bool) -> Data:
-    if given.quick:
-        return crops(images)
-    x, y = sheets(given.data / "cifar10_test.zip")
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(given.seed))
-    own = order[-images:] if tuning else order[:images]
-    public, labels = x[:0], y[:0]
-    if given.task in ("prior", "all"):
-        halves = [sheets(given.data / f"cifar10_train_{half}.zip") for half in "ab"]
-        public, labels = (torch.cat(part) for part in zip(*halves, strict=True))
-        kept = labels < given.classes
-        public, labels = public[kept], labels[kept]
-    return Data((public, labels), (x[own], y[own]), x[order[1000 : 1000 + POOL]])
+def pack(data: Path, out: Path, *, public: int, other: int, weights: bool = True) -> None:
+    """Copies what a run needs, and no more, from the whole data."""
+    out.mkdir(parents=True, exist_ok=True)
+    x, y = sheets(data / "cifar10_test.zip")
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    rows = {"attacked": order[:ATTACKED], "tuned_on": order[-TUNED_ON:], "pool": order[1000 : 1000 + POOL]}
+    arrays = {f"{name}_x": (x[own] * 255).round().byte().numpy() for name, own in rows.items()}
+    np.savez_compressed(out / "drawn.npz", **arrays, **{f"{name}_y": y[own].numpy() for name, own in rows.items()})
+    if public:
+        cut_sheets(data / "cifar10_train_a.zip", out / "cifar10_train.zip", public)
+    if other:
+        np.savez_compressed(out / "other.npz", x=_photographs(data / "imagenet_500_224.zip", other))
+    if weights:
+        (out / "weights").mkdir(exist_ok=True)
+        for name in WEIGHTS:
+            shutil.copyfile(data / "weights" / name, out / "weights" / name)
+    for file in sorted(out.rglob("*")):
+        if file.is_file():
+            print(f"{file.relative_to(out)}: {file.stat().st_size / 1e6:.1f} MB")
 
 
-def crops(images: int) -> Data:
-    """Crops of photographs in place of CIFAR-10, to see the script run."""
+def _photographs(archive: Path, count: int) -> np.ndarray:
+    found: list[np.ndarray] = []
+    with zipfile.ZipFile(archive) as opened:
+        for name in sorted(n for n in opened.namelist() if n.lower().endswith((".jpg", ".jpeg")))[:count]:
+            picture = Image.open(io.BytesIO(opened.read(name))).convert("RGB")
+            found.append(np.asarray(picture.resize((OTHER_SIDE, OTHER_SIDE), Image.Resampling.BOX)))
+    return np.stack(found).transpose(0, 3, 1, 2)
+
+
+def drawn(data: Path | None) -> Drawn:
+    """The packed test images; without data, crops of photographs, to see the scripts run."""
+    if data is None:
+        tiles, labels = crops()
+        return Drawn((tiles[:16], labels[:16]), (tiles[16:20], labels[16:20]), tiles[20:60])
+    with np.load(data / "drawn.npz", allow_pickle=False) as kept:
+        images = {name: torch.from_numpy(kept[f"{name}_x"]).float() / 255 for name in ("attacked", "tuned_on", "pool")}
+        labels = {name: torch.from_numpy(kept[f"{name}_y"]) for name in ("attacked", "tuned_on")}
+    return Drawn((images["attacked"], labels["attacked"]), (images["tuned_on"], labels["tuned_on"]), images["pool"])
+
+
+def crops() -> tuple[Tensor, Tensor]:
     tiles = photographs(224).unfold(2, 32, 32).unfold(3, 32, 32).permute(0, 2, 3, 1, 4, 5).reshape(-1, 3, 32, 32)
     tiles = tiles[torch.randperm(len(tiles), generator=torch.Generator().manual_seed(0))]
-    labels = torch.arange(len(tiles)) % 10
-    return Data((tiles[images:], labels[images:]), (tiles[:images], labels[:images]), tiles[images : images + 50])
+    return tiles, torch.arange(len(tiles)) % 10
 
 
-def network(given: argparse.Namespace, depth: int) -> tuple[CifarResNet, Pixels]:
-    if given.quick:
-        return CifarResNet(depth=8, width=4).eval(), Pixels((3, 32, 32))
-    return load_cifar_resnet(given.data / "weights" / f"cifar10_resnet{depth}.safetensors")
+def public(data: Path | None, kind: str) -> tuple[Tensor, Tensor | None]:
+    """The images that the prior learns from, and their classes where these are those of the attacked model."""
+    if data is None:
+        images, labels = crops()
+        return images[60:], None if kind == "other" else labels[60:]
+    if kind == "other":
+        with np.load(data / "other.npz", allow_pickle=False) as kept:
+            large = torch.from_numpy(kept["x"]).float() / 255
+        step = (OTHER_SIDE - 32) // (CROPS - 1)
+        cut = large.unfold(2, 32, step).unfold(3, 32, step).permute(0, 2, 3, 1, 4, 5).reshape(-1, 3, 32, 32)
+        return torch.cat((F.avg_pool2d(large, 2), cut)), None
+    images, labels = sheets(data / "cifar10_train.zip")
+    kept = labels < (5 if kind == "half" else 10)
+    return images[kept], labels[kept]
 
 
-def train(given: argparse.Namespace, device: torch.device, file: Path) -> None:
-    """The prior, with as many steps as fit into ``--seconds``."""
-    images, labels = (one.to(device) for one in data_of(given, 2, tuning=False).public)
+def train(given: argparse.Namespace, device: torch.device) -> Path:
+    """The prior, with as many steps as fit into ``--seconds``; the file it is kept in."""
     began = time.perf_counter()
+    images, labels = public(given.data, given.kind)
+    images, labels = images.to(device), None if labels is None else labels.to(device)
+    file = given.out / f"prior_{given.kind}.safetensors"
 
     def fit(steps: int, stop: int | None = None) -> float:
         started = time.perf_counter()
         made = fit_diffusion(
-            images, labels=labels, classes=10, width=given.width, steps=steps, stop=stop, batch=given.training_batch,
-            lr=given.rate, ema=0.9995, seed=given.seed,
+            images, labels=labels, classes=None if labels is None else 10, width=given.width, steps=steps, stop=stop,
+            batch=given.training_batch, lr=given.rate, ema=0.9995, mirrored=True, seed=given.seed,
         )  # fmt: skip
         if stop is None:
-            made.save(file)
-            pictures = sample(made, 64, labels=torch.arange(64, device=device) % 10)
-            torch.save((pictures.clamp(0, 1) * 255).byte().cpu(), file.with_name("samples.pt"))
+            made.save(file, half=True)
+            asked = None if labels is None else torch.arange(40, device=device) % (5 if given.kind == "half" else 10)
+            pictures = sample(made, 40, labels=asked)
+            np.savez_compressed(file.with_name(f"samples_{given.kind}.npz"), _bytes(pictures))
             print(made, flush=True)
         return time.perf_counter() - started
 
@@ -149,13 +140,38 @@ def train(given: argparse.Namespace, device: torch.device, file: Path) -> None:
     if given.seconds:
         fit(10**6, 40)  # compiles
         short, long = fit(10**6, 41), fit(10**6, 241)
-        steps = int((given.seconds - (time.perf_counter() - began) - 15) / max(1e-4, (long - short) / 200))
-        print(f"{(long - short) / 200 * 1e3:.1f} ms a step: {steps} steps", flush=True)
+        each = max(1e-4, (long - short) / 200)
+        steps = int((given.seconds - (time.perf_counter() - began) - 8) / each)
+        print(f"{each * 1e3:.1f} ms a step: {steps} steps", flush=True)
     fit(steps)
-    facts = {"steps": steps, "batch": given.training_batch, "width": given.width, "rate": given.rate}
-    facts |= {"classes": given.classes, "seconds": round(time.perf_counter() - began, 1), **machine(device)}
+    facts = {"kind": given.kind, "images": len(images), "steps": steps, "batch": given.training_batch}
+    facts |= {"width": given.width, "rate": given.rate, "mirrored": True, "seed": given.seed}
+    facts |= {"seconds": round(time.perf_counter() - began, 1), **machine(device)}
     file.with_suffix(".json").write_text(json.dumps(facts) + "\n", "utf-8")
     print(json.dumps(facts), flush=True)
+    in_pieces(file)
+    return file
+
+
+def in_pieces(file: Path) -> None:
+    """Writes ``file`` beside itself as pieces that are small enough to come back from another machine."""
+    content = file.read_bytes()
+    for number, first in enumerate(range(0, len(content), PIECE)):
+        file.with_suffix(f".{number}").write_bytes(content[first : first + PIECE])
+
+
+def joined(folder: Path, kind: str, out: Path) -> Path:
+    """The prior of ``folder``: as it was trained there, or put together from its pieces into ``out``."""
+    whole = folder / f"prior_{kind}.safetensors"
+    if whole.is_file():
+        return whole
+    pieces = sorted(folder.glob(f"prior_{kind}.[0-9]"))
+    if not pieces:
+        raise SystemExit(f"{folder} holds no prior_{kind}")
+    file = out / whole.name
+    file.write_bytes(b"".join(piece.read_bytes() for piece in pieces))
+    shutil.copyfile(whole.with_suffix(".json"), file.with_suffix(".json"))
+    return file
 
 
 def machine(device: torch.device) -> dict[str, object]:
@@ -163,199 +179,36 @@ def machine(device: torch.device) -> dict[str, object]:
     return {"torch": torch.__version__, "device": name}
 
 
-@dataclass(frozen=True, eq=False)
-class Scene:
-    """A victim and the observations of some images, in batches; ``judge`` is another network, for its features."""
-
-    victim: Victim
-    batches: list[tuple[Observation, Tensor, Tensor]]
-    pool: Tensor
-    judge: CifarResNet
-
-    @classmethod
-    def of(cls, given: argparse.Namespace, device: torch.device, images: int, *, tuning: bool) -> Scene:
-        model, space = network(given, given.depth)
-        judge, _ = network(given, 56 if given.depth == 20 else 20)
-        victim = Victim(model.to(device), space, mode=given.mode, name=f"resnet{given.depth}")
-        data = data_of(given, images, tuning=tuning)
-        defenses: tuple[Defense, ...] = (GaussianNoise(relative=given.noise),) if given.noise else ()
-        reveal = (Size(), Buffers()) if given.mode == "train" else (Size(),)
-        x, y = victim.to_input(space.encode(data.attacked[0])), data.attacked[1].to(device)
-        batches: list[tuple[Observation, Tensor, Tensor]] = []
-        for first in range(0, images, given.batch):
-            rows = slice(first, first + given.batch)
-            seen = share(victim, Gradient(), x[rows], y[rows], defenses=defenses, reveal=reveal, secret=first)
-            batches.append((seen, x[rows], y[rows]))
-        return cls(victim, batches, data.pool.to(device), judge.to(device))
-
-    def run(self, attack: Attack, seed: int) -> tuple[list[Reconstruction], float]:
-        began = time.perf_counter()
-        if isinstance(attack, WithDiffusion | Matching):
-            found = attack.many(self.victim, [seen for seen, _, _ in self.batches], seed=seed)
-        else:
-            found = [attack(self.victim, seen, seed=seed) for seen, _, _ in self.batches]
-        if self.victim.device.type == "cuda":
-            torch.cuda.synchronize()
-        return found, time.perf_counter() - began
-
-    def row(self, name: str, attack: Attack, seed: int, *, ranks: bool = True) -> tuple[dict[str, object], Tensor]:
-        """The figures of one attack on all images, and what it made."""
-        found, seconds = self.run(attack, seed)
-        pairs = list(zip(found, self.batches, strict=True))
-        qualities = [score(one, x, y, space=self.victim.space) for one, (_, x, y) in pairs]
-        plain = diffusion()  # with the cosine as objective, along the output's gradient where that can be read
-        made = torch.cat([self.victim.space.decode(self._paired(one.x, x)) for one, (_, x, _) in pairs])
-        truth = torch.cat([self.victim.space.decode(x) for _, x, _ in self.batches])
-        row: dict[str, object] = {
-            "attack": name,
-            "ssim": statistics.mean(s for q in qualities for s in q.ssim),
-            "psnr": statistics.mean(p for q in qualities for p in q.psnr),
-            "each_ssim": [round(s, 4) for q in qualities for s in q.ssim],
-            "mismatch": [
-                round(plain.objective_at(self.victim, seen, one.x, y if one.y is None else one.y), 5)
-                for one, (seen, _, y) in pairs
-            ],
-            "seconds": round(seconds, 1),
-            "notes": found[0].notes[-2:],
-        }
-        if ranks:
-            places = {kind: rank(made, truth, self.pool, alike=alike).tolist() for kind, alike in self._kinds().items()}
-            row |= {"rank_1": {kind: sum(r == 1 for r in each) for kind, each in places.items()}, "ranks": places}
-        return row, made
-
-    def _paired(self, made: Tensor, truth: Tensor) -> Tensor:
-        from scipy.optimize import linear_sum_assignment
-
-        apart = torch.cdist(made.flatten(1).float(), truth.flatten(1).float())
-        return made[linear_sum_assignment(apart.T.cpu().numpy())[1]]
-
-    def _kinds(self) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
-        def features(images: Tensor) -> Tensor:
-            with torch.no_grad():
-                return self.judge.features(self.victim.space.encode(images.float()))
-
-        def by_features(a: Tensor, b: Tensor) -> Tensor:
-            return torch.nn.functional.normalize(features(a)) @ torch.nn.functional.normalize(features(b)).T
-
-        kinds: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-            "correlation": normalised_correlation,
-            "features": by_features,
-        }
-        lpips = load_lpips()
-        if lpips is not None:
-            kinds["lpips"] = lambda a, b: torch.stack(
-                [-lpips(one.float().expand_as(b).contiguous(), b.float()) for one in a]
-            )
-        return kinds
-
-
-def choose(given: argparse.Namespace, device: torch.device, prior: Path, out: Path) -> Setting:
-    """Round by round the change that gives the highest SSIM on images that are not reported."""
-    scene = Scene.of(given, device, 2 if given.quick else TUNED_ON, tuning=True)
-    until = time.perf_counter() + given.within
-    best, height = Setting(), -1.0
-    lines: list[dict[str, object]] = []
-    for name, changes in ROUNDS:
-        base = best
-        for change in changes:
-            setting = replace(base, **change)
-            if given.quick:
-                setting = replace(setting, rounds=2, moves=2, restarts=2)
-            if time.perf_counter() > until:
-                print("no time left", flush=True)
-                break
-            row, _ = scene.row(name, setting.attack(prior), given.seed, ranks=False)
-            lines.append({**row, "setting": asdict(setting), "depth": given.depth})
-            print(json.dumps(lines[-1]), flush=True)
-            (out / f"diffusion_choice_{given.depth}.jsonl").write_text("".join(json.dumps(n) + "\n" for n in lines))
-            ssim = float(str(row["ssim"]))
-            if ssim > height:
-                best, height = setting, ssim
-    (out / f"chosen_{given.depth}.json").write_text(json.dumps(asdict(best)) + "\n")
-    print("chosen:", best, flush=True)
-    return best
-
-
-def measure(given: argparse.Namespace, device: torch.device, prior: Path, out: Path) -> None:
-    """The chosen setting on the reported images, beside the paper's attack and one without a prior given the same seconds."""
-    scene = Scene.of(given, device, 2 * given.batch if given.quick else given.images, tuning=False)
-    chosen = Setting(**json.loads((out / f"chosen_{given.chosen or given.depth}.json").read_text()))
-    if given.restarts:
-        chosen = replace(chosen, restarts=given.restarts)
-    ours = chosen.attack(prior)
-    steps = chosen.rounds * chosen.moves
-    guided = replace(diffusion_guided(steps=steps, restarts=chosen.restarts, mixing=0.2), learning=Learning(str(prior)))
-    facts = {**machine(device), "setting": asdict(chosen), "prior": json.loads(prior.with_suffix(".json").read_text())}
-    about = {k: getattr(given, k) for k in ("depth", "mode", "batch", "noise", "classes", "seed")}
-    lines: list[dict[str, object]] = [{**about, **facts}]
-    pictures: dict[str, Tensor] = {"truth": torch.cat([scene.victim.space.decode(x) for _, x, _ in scene.batches])}
-
-    def attempt(name: str, attack: Attack) -> float:
-        row, made = scene.row(name, attack, given.seed)
-        lines.append(row)
-        pictures[name] = made
-        print(json.dumps(row), flush=True)
-        mark = "_".join(
-            [f"resnet{given.depth}", given.mode, str(given.batch), *([f"{given.noise:g}"] * bool(given.noise))]
-        )
-        mark += "" if given.classes == 10 else f"_{given.classes}"
-        (out / f"diffusion_{mark}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-        torch.save({k: (v.clamp(0, 1) * 255).byte().cpu() for k, v in pictures.items()}, out / f"pictures_{mark}.pt")
-        return float(str(row["seconds"]))
-
-    seconds = attempt("diffusion", ours)
-    if given.few:
-        attempt("prior alone", ours.blind())
-        return
-    attempt("prior alone", ours.blind())
-    # equal seconds: its steps are timed on a short run
-    tried = 20 if given.quick else 200
-    short = scene.run(inverting_gradients(tv=0.01, steps=tried, restarts=chosen.restarts), given.seed)[1]
-    longer = 40 if given.quick else max(tried, min(10_000, int(tried * seconds / max(short, 1e-3))))
-    attempt(
-        f"inverting_gradients, {longer} steps", inverting_gradients(tv=0.01, steps=longer, restarts=chosen.restarts)
-    )
-    if not given.without_paper:
-        attempt("diffusion_guided", guided)
+def _bytes(images: Tensor) -> np.ndarray:
+    return (images.clamp(0, 1) * 255).round().byte().cpu().numpy()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", choices=("prior", "choose", "measure", "all"))
+    parser.add_argument("task", choices=("pack", "prior"))
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--out", type=Path, default=Path("diffusion-cifar"))
-    parser.add_argument("--prior", type=Path, help="a trained prior; by default prior.safetensors in --out")
-    parser.add_argument("--depth", type=int, default=20, choices=(20, 56))
-    parser.add_argument("--chosen", type=int, help="depth of the network whose chosen setting is taken")
-    parser.add_argument("--mode", default="eval", choices=("eval", "train"))
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--images", type=int, default=16)
-    parser.add_argument("--restarts", type=int, help="in place of those of the chosen setting")
-    parser.add_argument("--noise", type=float, default=0.0, help="noise on the gradient, relative to its norm")
-    parser.add_argument("--classes", type=int, default=10, help="of the images that the prior learns from")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--public", type=int, default=18_000, help="training images to pack")
+    parser.add_argument("--other", type=int, default=0, help="other photographs to pack")
+    parser.add_argument("--kind", default="all", choices=KINDS, help="what the prior learns from")
     parser.add_argument("--width", type=int, default=160)
-    parser.add_argument("--seconds", type=float, default=240.0, help="for the training of the prior")
+    parser.add_argument(
+        "--seconds", type=float, default=225.0, help="for the training of the prior, with reading the images"
+    )
     parser.add_argument("--training-batch", type=int, default=512)
     parser.add_argument("--rate", type=float, default=1e-3)
-    parser.add_argument("--within", type=float, default=240.0, help="seconds for trying settings")
-    parser.add_argument("--few", action="store_true", help="only the prior's own attack and its null run")
-    parser.add_argument("--without-paper", action="store_true", help="leave diffusion_guided out")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
+    if given.task == "pack":
+        pack(given.data, given.out, public=given.public, other=given.other)
+        return
     if given.quick:
-        given.width, given.training_batch, given.seconds = 8, 16, 0.0
+        given.data, given.width, given.training_batch, given.seconds = None, 8, 16, 0.0
     elif given.data is None:
         parser.error("give --data DIR, or --quick")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     given.out.mkdir(parents=True, exist_ok=True)
-    prior = given.prior or given.out / "prior.safetensors"
-    if given.task in ("prior", "all"):
-        train(given, device, prior)
-    if given.task in ("choose", "all"):
-        choose(given, device, prior, given.out)
-    if given.task in ("measure", "all"):
-        measure(given, device, prior, given.out)
+    train(given, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 if __name__ == "__main__":

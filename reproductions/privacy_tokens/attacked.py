@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from leakgauge.attacks.diffusion import WithDiffusion
 from leakgauge.audit.scoring import score
 from leakgauge.channels import Gradient
 from leakgauge.core import Defense, Pixels, Victim, share
@@ -23,7 +24,7 @@ from reproductions.common.runner import Row, rounded
 
 def attacked(
     model: nn.Module,
-    attack: Matching,
+    attack: Matching | WithDiffusion,
     targets: tuple[Tensor, Tensor],
     *,
     space: Pixels,
@@ -48,8 +49,8 @@ def attacked(
         "psnr": rounded([min(s.psnr[0], 100.0) for s in scores]),  # of a perfect copy it is infinite
         "ssim": rounded([s.ssim[0] for s in scores]),
         "ssim_data_range_255": [round(v, 6) for v in ssim(guesses / 255, truths / 255).tolist()],
-        "attack": attack.name,
-        "steps": attack.solver.steps,
+        "attack": attack.effort()[0],
+        "steps": attack.effort()[1],
         "seconds": round(sum(one.seconds for one in found), 2),
     }
     if lpips is not None:

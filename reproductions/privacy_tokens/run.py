@@ -5,7 +5,8 @@ python -m reproductions.privacy_tokens.run PART ... --quick --out FOLDER      (t
 python -m reproductions.privacy_tokens.run --draw                             (figures from results/, nothing is measured)
 
 Parts: lenet alexnet cnn mlp (Table 1, Figs. 2-15), lenet_warm_TOKEN (a critic trained on through the training), batch_sizes_MODEL
-(Figs. 16-19), noise (the advice on noise). A stopped part resumes. ``tables.py`` writes README.md from ``results/``.
+(Figs. 16-19), noise (the advice on noise), diffusion (Table 1's attacks on faces with diffusion models). A stopped part resumes.
+``tables.py`` writes README.md from ``results/``.
 """
 
 from __future__ import annotations
@@ -15,19 +16,21 @@ from pathlib import Path
 
 from reproductions.common import runner
 from reproductions.common.runner import Part, run_part
-from reproductions.privacy_tokens import batch_sizes, figures, noise_schedules, table1
+from reproductions.privacy_tokens import batch_sizes, diffusion_attack, figures, noise_schedules, table1
 from reproductions.privacy_tokens.setups import SETUPS, WARM, Run
 from reproductions.privacy_tokens.table1 import Options
 
 WARM_PARTS: dict[str, Run] = {f"lenet_warm_{run[0]}": run for run in WARM}
 """The longest critics by themselves, to run beside the rest."""
-PARTS = (*SETUPS, *WARM_PARTS, *(f"batch_sizes_{name}" for name in SETUPS), "noise")
+PARTS = (*SETUPS, *WARM_PARTS, *(f"batch_sizes_{name}" for name in SETUPS), "noise", "diffusion")
 RESULTS = Path(__file__).parent / "results"
 
 
 def part_of(name: str) -> Part[Options]:
     if name == "noise":
         return Part(name, noise_schedules.run)
+    if name == "diffusion":
+        return Part(name, diffusion_attack.run)
     if name in SETUPS:
         return Part(name, partial(table1.run, name))
     if name in WARM_PARTS:

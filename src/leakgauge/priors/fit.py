@@ -69,6 +69,7 @@ def fit_diffusion(
     lr: float = 2e-3,
     ema: float = 0.999,
     bf16: bool | None = None,
+    mirrored: bool = False,
     stop: int | None = None,
     cache: Path | None = None,
     seed: int = 0,
@@ -79,8 +80,8 @@ def fit_diffusion(
 
     ``labels`` (N,), if given, are their classes, of ``classes`` in all; the prior can then be asked for one class. ``width`` sets the
     size of the network (:class:`UNet`). A twentieth of the images is held out to measure what the prior cannot make. On a GPU it trains in
-    bfloat16 (``bf16``, elsewhere only if asked for) and compiled. ``steps``, ``batch``, ``lr`` and ``ema`` are those of :class:`Schedule`;
-    with ``stop`` the weights of an earlier step of that schedule are taken.
+    bfloat16 (``bf16``, elsewhere only if asked for) and compiled. With ``mirrored`` every other image is shown left for right. ``steps``,
+    ``batch``, ``lr`` and ``ema`` are those of :class:`Schedule`; with ``stop`` the weights of an earlier step of that schedule are taken.
 
     The last few priors of a process are kept in memory. With ``cache``, a folder, each is also kept there under the hash of images and
     settings and read back by the next call, and a training that was interrupted is resumed where it stopped.
@@ -94,7 +95,8 @@ def fit_diffusion(
     plan = Schedule(steps, batch, lr, ema)
     fast = images.is_cuda if bf16 is None else bf16
     last = steps if stop is None else min(stop, steps)
-    training = _key(images, labels, {"width": width, "classes": known, **vars(plan), "seed": seed, "bf16": fast})
+    settings = {"width": width, "classes": known, **vars(plan), "seed": seed, "bf16": fast}
+    training = _key(images, labels, settings | ({"mirrored": True} if mirrored else {}))
     key = f"{training[:24]}-{last}"
     kept = None if cache is None else cache / f"diffusion-{key}.safetensors"
     if key in _RECENT:
@@ -111,6 +113,7 @@ def fit_diffusion(
         plan,
         seed,
         bf16=fast,
+        mirrored=mirrored,
         file=None if cache is None else cache / f"diffusion-{training[:24]}.partial",
         key=training,
     )
@@ -176,8 +179,19 @@ def _key(images: Tensor, labels: Tensor | None, settings: dict[str, object]) -> 
 class _Run:
     """One training. Every step draws its random numbers from its own number, so a resumed run equals one that was never stopped."""
 
-    def __init__(self, network: UNet, plan: Schedule, seed: int, *, bf16: bool, file: Path | None, key: str) -> None:
+    def __init__(
+        self,
+        network: UNet,
+        plan: Schedule,
+        seed: int,
+        *,
+        bf16: bool,
+        file: Path | None,
+        key: str,
+        mirrored: bool = False,
+    ) -> None:
         self.network, self.plan, self.bf16, self.file, self.key = network, plan, bf16, file, key
+        self.mirrored = mirrored
         self.stream = own_stream(seed, "diffusion prior")
         self.device = next(network.parameters()).device
         self.optimizer = torch.optim.AdamW(network.parameters(), lr=plan.lr, weight_decay=0.01, betas=(0.9, 0.99))
@@ -211,6 +225,9 @@ class _Run:
         noise = self._noise(images.shape[1:], rng)
         hidden = (torch.rand(self.plan.batch, generator=rng) < UNKNOWN).to(self.device)
         x = images[rows.to(images.device)].to(self.device) * 2 - 1
+        if self.mirrored:  # after the other draws, which stay those of a training without
+            turned = (torch.rand(self.plan.batch, generator=rng) < 0.5).to(self.device)
+            x = torch.where(turned[:, None, None, None], x.flip(-1), x)
         unknown = torch.full((self.plan.batch,), self.network.classes, device=self.device)
         label = unknown if labels is None else torch.where(hidden, unknown, labels[rows.to(labels.device)])
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):

@@ -1,0 +1,455 @@
+"""Attacks with a diffusion prior on CIFAR-10's residual networks, beside attacks without one at equal seconds.
+
+    python -m benchmarks.diffusion_studies STUDY [STUDY …] --data DIR --priors FOLDER --out FOLDER [--within 300] [--images 16]
+    python -m benchmarks.diffusion_studies ladder plain-20 train-4 --quick --priors FOLDER --out FOLDER      a minute or two on one core
+    python -m benchmarks.diffusion_studies ranks --data DIR --out FOLDER    ranks of what was found, from the pictures (LPIPS if there)
+
+``DIR`` and the priors are those of ``benchmarks.diffusion_cifar``. Studies:
+
+    ladder              chooses settings, with and without a prior, on test images that are not reported
+    plain-20 plain-56   one image, eval mode, ResNet-20 or -56: diffusion, its null run, the best attack without a prior, the paper's
+    train-4 …           train mode with shared statistics, batches of that size; eval-4 … the same in eval mode
+    defenses            ResNet-20, one image: each defense, known to the adversary or not, with and without the prior
+    half other          ResNet-20, one image: a prior that learned from half of the classes, and from other photographs
+
+Labels are read from the gradient. Every row has SSIM, PSNR, 1 − cos at what was found, seconds and, for images that were not found, why
+(``cause``). A study that fails is named in a row, the others go on, and the exit status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.diffusion_cifar import drawn, joined, machine
+from leakgauge.attacks import diffusion, diffusion_guided, inverting_gradients
+from leakgauge.attacks.diffusion import Learning, WithDiffusion
+from leakgauge.audit.cause import Client, explain
+from leakgauge.audit.scoring import ALIKE, score
+from leakgauge.channels import DPSGD, Gradient
+from leakgauge.core import Buffers, Channel, Defended, Defense, Observation, Pixels, Reconstruction, Size, Victim, share
+from leakgauge.defenses import GaussianNoise, Prune, Quantize, Withhold
+from leakgauge.errors import Inapplicable
+from leakgauge.inversion import Annealing, Guided, Matching, Strongest
+from leakgauge.measures.lpips import load_lpips
+from leakgauge.measures.reidentification import normalised_correlation, rank
+from reproductions.common.networks.cifar_resnet import CifarResNet, load_cifar_resnet
+
+DEFENSES: dict[str, tuple[Channel, tuple[Defense, ...]]] = {
+    "noise 0.1": (Gradient(), (GaussianNoise(relative=0.1),)),
+    "noise 1": (Gradient(), (GaussianNoise(relative=1.0),)),
+    "pruned 90 %": (Gradient(), (Prune(0.9),)),
+    "pruned 99 %": (Gradient(), (Prune(0.99),)),
+    "4 bits": (Gradient(), (Quantize(4),)),
+    "2 bits": (Gradient(), (Quantize(2),)),
+    "head withheld": (Gradient(), (Withhold("head"),)),
+    "DP-SGD, noise 0.001": (DPSGD(clip=1.0, noise=0.001), ()),
+    "DP-SGD, noise 0.5": (DPSGD(clip=1.0, noise=0.5), ()),
+}
+"""Noise is relative to the norm of the gradient; DP-SGD clips at 1."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How :func:`diffusion` searches: ``rounds`` noise levels with ``moves`` moves each, then ``refine`` steps on pixels."""
+
+    rounds: int = 10
+    moves: int = 50
+    reach: float = 0.1
+    select: float = 0.5
+    refine: int = 0
+    restarts: int = 32
+    statistics: float = 0.1
+
+    def attack(self, prior: Path) -> WithDiffusion:
+        plain = diffusion()
+        solver = Annealing(
+            rounds=self.rounds, moves=self.moves, reach=self.reach, select=self.select, refine=self.refine
+        )
+        matching = replace(plain.matching, solver=solver, restarts=self.restarts)
+        return replace(plain, matching=matching, learning=Learning(str(prior)), statistics=self.statistics)
+
+
+@dataclass(frozen=True)
+class Plain:
+    """How :func:`inverting_gradients` searches; ``along`` the output's gradient where that can be read."""
+
+    tv: float = 0.01
+    along: bool = False
+    statistics: float = 0.1
+
+    def attack(self, steps: int, restarts: int, mode: str) -> Matching | Guided:
+        matching = replace(inverting_gradients(tv=self.tv, steps=steps, restarts=restarts), along=self.along)
+        return matching if mode == "eval" else Guided(matching, Strongest(), self.statistics)
+
+
+LADDER: tuple[dict[str, float], ...] = (
+    {},
+    {"refine": 300},
+    {"refine": 1000},
+    {"moves": 100},
+    {"reach": 0.2},
+    {"rounds": 20},
+    {"moves": 100, "refine": 1000},
+)
+PLAINS = tuple(Plain(tv, along) for along in (False, True) for tv in (0.1, 0.01, 0.001))
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """A victim and what it shares of some images, in batches."""
+
+    victim: Victim
+    batches: list[tuple[Observation, Tensor, Tensor]]
+    facts: dict[str, object]
+
+    @classmethod
+    def of(
+        cls,
+        run: Run,
+        depth: int,
+        images: int,
+        *,
+        tuning: bool = False,
+        mode: str = "eval",
+        batch: int = 1,
+        defense: str = "none",
+        known: bool = False,
+    ) -> Scene:
+        model, space = run.network(depth)
+        victim = Victim(model.to(run.device), space, mode="train" if mode == "train" else "eval", name=f"resnet{depth}")
+        own = run.drawn.tuned_on if tuning else run.drawn.attacked
+        images = min(images, len(own[0])) // batch * batch
+        channel, defenses = DEFENSES.get(defense, (Gradient(), ()))
+        reveal = (Size(), *((Buffers(),) if mode == "train" else ()), *((Defended(),) if known else ()))
+        x, y = victim.to_input(space.encode(own[0][:images])), own[1][:images].to(run.device)
+        batches: list[tuple[Observation, Tensor, Tensor]] = []
+        for first in range(0, images, batch):
+            rows = slice(first, first + batch)
+            sent = channel.reseed(first) if isinstance(channel, DPSGD) else channel
+            seen = share(victim, sent, x[rows], y[rows], defenses=defenses, reveal=reveal, secret=first)
+            batches.append((seen, x[rows], y[rows]))
+        facts = {"depth": depth, "mode": mode, "batch": batch, "images": images, "tuning": tuning}
+        return cls(victim, batches, {**facts, "defense": defense, "defense_known": known})
+
+    def attacked(self, attack: WithDiffusion | Matching | Guided, seed: int) -> tuple[list[Reconstruction], float]:
+        """What the attack makes of every batch, all at once where it can, and the seconds it took."""
+        began = time.perf_counter()
+        if isinstance(attack, Guided):
+            found = [attack(self.victim, seen, seed=seed) for seen, _, _ in self.batches]
+        else:
+            found = attack.many(self.victim, [seen for seen, _, _ in self.batches], seed=seed)
+        if self.victim.device.type == "cuda":
+            torch.cuda.synchronize()
+        return found, time.perf_counter() - began
+
+    def images(self, found: Sequence[Reconstruction]) -> Tensor:
+        """What was found as images in [0, 1], in the order of the truth."""
+        decode = self.victim.space.decode
+        return torch.cat([decode(_paired(one.x, x)) for one, (_, x, _) in zip(found, self.batches, strict=True)])
+
+    def row(self, found: Sequence[Reconstruction], seconds: float) -> dict[str, object]:
+        plain = diffusion()  # with the cosine as objective, along the output's gradient where that can be read
+        pairs = list(zip(found, self.batches, strict=True))
+        scores = [score(one, x, y, space=self.victim.space) for one, (_, x, y) in pairs]
+        ssims = [s for each in scores for s in each.ssim]
+        psnrs = [p for each in scores for p in each.psnr]
+        mismatch = [
+            plain.matching.objective_at(self.victim, seen, one.x, y if one.y is None else one.y)
+            for one, (seen, _, y) in pairs
+        ]
+        return {
+            **self.facts,
+            "ssim": statistics.mean(ssims),
+            "psnr": statistics.mean(psnrs),
+            "mismatch": statistics.mean(mismatch),
+            "labels_right": statistics.mean(float(_same(one.y, y)) for one, (_, _, y) in pairs),
+            "each_ssim": [round(s, 4) for s in ssims],
+            "each_psnr": [round(p, 2) for p in psnrs],
+            "each_mismatch": [round(m, 5) for m in mismatch],
+            "seconds": round(seconds, 1),
+            "notes": list(found[0].notes[-3:]),
+        }  # fmt: skip
+
+    def causes(
+        self,
+        attack: WithDiffusion | Matching | Guided,
+        found: Sequence[Reconstruction],
+        nothing: Sequence[Reconstruction],
+    ) -> dict[str, int]:
+        """Why batches were not found, counted."""
+        why: Counter[str] = Counter()
+        for one, null, (seen, x, y) in zip(found, nothing, self.batches, strict=True):
+            if score(one, x, y, space=self.victim.space).mean("ssim") >= ALIKE:
+                why["found"] += 1
+                continue
+            client = Client(y, seen.channel, None)
+            why[explain(attack, self.victim, seen, one, x, client, nothing=null, thorough=False).cause.value] += 1
+        return dict(why)
+
+
+def _same(found: Tensor | None, labels: Tensor) -> bool:
+    return found is not None and torch.equal(found.sort().values, labels.sort().values)
+
+
+def _paired(made: Tensor, truth: Tensor) -> Tensor:
+    from scipy.optimize import linear_sum_assignment
+
+    apart = torch.cdist(made.flatten(1).float(), truth.flatten(1).float())
+    return made[linear_sum_assignment(apart.T.cpu().numpy())[1]]
+
+
+class Run:
+    """What all studies of a command share: data, network, the rows and pictures they write, and the time they have."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.given, self.until = given, time.perf_counter() + given.within
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.drawn = drawn(None if given.quick else given.data)
+        self.rows: list[dict[str, object]] = []
+        self.pictures: dict[str, np.ndarray] = {}
+        self.failed = False
+
+    def network(self, depth: int) -> tuple[CifarResNet, Pixels]:
+        if self.given.quick:
+            return CifarResNet(depth=8, width=4).eval(), Pixels((3, 32, 32))
+        return load_cifar_resnet(self.given.data / "weights" / f"cifar10_resnet{depth}.safetensors")
+
+    def prior(self, kind: str = "all") -> Path:
+        return joined(self.given.priors, kind, self.given.out)
+
+    def chosen(self) -> tuple[Setting, Plain]:
+        """Those that the ladder chose, in this call or an earlier one; else the defaults."""
+        setting, plain = Setting(), Plain(along=True)
+        for folder in (self.given.out, self.given.priors):
+            if (folder / "chosen.json").is_file():
+                kept = json.loads((folder / "chosen.json").read_text())
+                setting, plain = Setting(**kept["diffusion"]), Plain(**kept["plain"])
+                break
+        return self.small(setting), plain
+
+    def small(self, setting: Setting) -> Setting:
+        return (
+            replace(setting, rounds=2, moves=2, restarts=2, refine=min(2, setting.refine))
+            if self.given.quick
+            else setting
+        )
+
+    def steps(self, steps: int) -> int:
+        return 4 if self.given.quick else steps
+
+    @property
+    def late(self) -> bool:
+        return time.perf_counter() > self.until
+
+    def add(self, study: str, name: str, row: dict[str, object], images: Tensor | None = None) -> None:
+        row = {"study": study, "attack": name, **row, "seed": self.given.seed}
+        self.rows.append(row)
+        print(json.dumps(row), flush=True)
+        out: Path = self.given.out
+        (out / f"rows_{self.given.studies[0]}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in self.rows))
+        if images is not None:
+            known = " ".join(
+                str(row[k]) for k in ("study", "depth", "mode", "batch", "defense", "defense_known", "attack")
+            )
+            self.pictures[known] = (images.clamp(0, 1) * 255).round().byte().cpu().numpy()
+            np.savez_compressed(out / f"pictures_{self.given.studies[0]}.npz", **self.pictures)
+
+    def compared(self, study: str, scene: Scene, kind: str = "all", *, restarts: int = 32, paper: bool = False) -> None:
+        """The prior's attack with its null run, and the best attack without a prior given the same seconds."""
+        setting, plain = self.chosen()
+        setting = setting if self.given.quick else replace(setting, restarts=restarts)
+        ours, seed, mode = setting.attack(self.prior(kind)), self.given.seed, str(scene.facts["mode"])
+        facts: dict[str, object] = {"prior": kind, "setting": asdict(setting)}
+        found, seconds = scene.attacked(ours, seed)
+        self.add(study, "diffusion", {**scene.row(found, seconds), **facts}, scene.images(found))
+        nothing, took = scene.attacked(ours.blind(), seed)
+        self.add(study, "prior alone", {**scene.row(nothing, took), **facts}, scene.images(nothing))
+        self.add(
+            study, "diffusion, causes", {**scene.facts, "prior": kind, "causes": scene.causes(ours, found, nothing)}
+        )
+        if not paper:
+            if kind == "all":
+                self.without_prior(study, scene, plain, seconds, mode)
+            return
+        guided = diffusion_guided(steps=self.steps(300), restarts=2 if self.given.quick else restarts)
+        theirs, took = scene.attacked(replace(guided, learning=Learning(str(self.prior(kind)))), seed)
+        self.add(study, "diffusion_guided", {**scene.row(theirs, took), "prior": kind}, scene.images(theirs))
+        self.without_prior(study, scene, plain, seconds, mode)
+
+    def without_prior(self, study: str, scene: Scene, plain: Plain, seconds: float, mode: str) -> None:
+        restarts, tried = (2, 4) if self.given.quick else (8, 60)
+        first = scene.attacked(plain.attack(2, restarts, mode), self.given.seed)[
+            1
+        ]  # recording costs as much as some steps
+        short = scene.attacked(plain.attack(tried, restarts, mode), self.given.seed)[1]
+        each = max(1e-4, (short - first) / (tried - 2))
+        steps = self.steps(max(tried, min(20_000, int((seconds - first) / each))))
+        attack = plain.attack(steps, restarts, mode)
+        found, took = scene.attacked(attack, self.given.seed)
+        facts: dict[str, object] = {"setting": {**asdict(plain), "steps": steps, "restarts": restarts}}
+        self.add(study, "inverting_gradients", {**scene.row(found, took), **facts}, scene.images(found))
+        nothing = scene.attacked(attack.blind(), self.given.seed)[0] if steps < 500 else None
+        if nothing is not None:
+            causes = scene.causes(attack, found, nothing)
+            self.add(study, "inverting_gradients, causes", {**scene.facts, "causes": causes})
+
+
+def ladder(run: Run) -> None:
+    """The settings with the highest mean SSIM on images that are not reported."""
+    scene, prior = Scene.of(run, 20, 8, tuning=True), run.prior()
+    best, plain, heights = Setting(), PLAINS[0], [-1.0, -1.0]
+    for change in LADDER:
+        setting = run.small(replace(Setting(restarts=8), **change))
+        found, seconds = scene.attacked(setting.attack(prior), run.given.seed)
+        row = scene.row(found, seconds)
+        run.add("ladder", "diffusion", {**row, "setting": asdict(setting)})
+        if float(str(row["ssim"])) > heights[0]:
+            best, heights[0] = setting, float(str(row["ssim"]))
+    for one in PLAINS:
+        found, seconds = scene.attacked(one.attack(run.steps(400), 2 if run.given.quick else 8, "eval"), run.given.seed)
+        row = scene.row(found, seconds)
+        run.add("ladder", "inverting_gradients", {**row, "setting": asdict(one)})
+        if float(str(row["ssim"])) > heights[1]:
+            plain, heights[1] = one, float(str(row["ssim"]))
+    chosen = {"diffusion": asdict(best), "plain": asdict(plain)}
+    (run.given.out / "chosen.json").write_text(json.dumps(chosen) + "\n")
+    print("chosen:", json.dumps(chosen), flush=True)
+
+
+def plain_20(run: Run) -> None:
+    run.compared("plain", Scene.of(run, 20, run.given.images), paper=True)
+
+
+def plain_56(run: Run) -> None:
+    run.compared("plain", Scene.of(run, 56, run.given.images), restarts=16)
+
+
+def batches(mode: str, batch: int) -> Callable[[Run], None]:
+    def study(run: Run) -> None:
+        images = batch * (2 if run.given.quick else max(1, run.given.images // batch))
+        run.compared("batches", Scene.of(run, 20, images, mode=mode, batch=batch), restarts=16)
+
+    return study
+
+
+def statistics_weight(run: Run) -> None:
+    """The weight of shared statistics, on images that are not reported."""
+    scene, prior = Scene.of(run, 20, 8, tuning=True, mode="train", batch=4 if not run.given.quick else 2), run.prior()
+    for weight in (0.01, 0.1, 1.0):
+        setting = run.small(replace(run.chosen()[0], restarts=8, statistics=weight))
+        found, seconds = scene.attacked(setting.attack(prior), run.given.seed)
+        run.add("statistics", "diffusion", {**scene.row(found, seconds), "setting": asdict(setting)})
+
+
+def defenses(run: Run) -> None:
+    setting, plain = run.chosen()
+    setting = setting if run.given.quick else replace(setting, restarts=8)
+    ours = setting.attack(run.prior())
+    for name, (_, changes) in DEFENSES.items():
+        for known in (False, True) if changes and not isinstance(changes[0], GaussianNoise) else (False,):
+            if run.late:
+                return
+            scene = Scene.of(run, 20, 8, defense=name, known=known)
+            attacks: dict[str, WithDiffusion | Matching | Guided] = {"diffusion": ours}
+            attacks["inverting_gradients"] = plain.attack(run.steps(800), 2 if run.given.quick else 8, "eval")
+            for title, attack in attacks.items():
+                found, seconds = scene.attacked(attack, run.given.seed)
+                run.add(
+                    "defenses", title, {**scene.row(found, seconds), "setting": asdict(setting)}, scene.images(found)
+                )
+
+
+def prior_of(kind: str) -> Callable[[Run], None]:
+    def study(run: Run) -> None:
+        run.compared(f"prior {kind}", Scene.of(run, 20, run.given.images), kind, restarts=16)
+
+    return study
+
+
+def _ranks(run: Run) -> None:
+    """Ranks of the pictures that studies left in ``--out``, by correlation, by the features of the other network and by LPIPS."""
+    lpips, out = load_lpips(), run.given.out
+    pool, lines = run.drawn.pool, []
+    for file in sorted(out.glob("pictures_*.npz")):
+        with np.load(file, allow_pickle=False) as kept:
+            for name in kept.files:
+                made = torch.from_numpy(kept[name]).float() / 255
+                truth = run.drawn.attacked[0][: len(made)]
+                judge, space = run.network(20 if " 56 " in f" {name} " else 56)
+
+                def features(a: Tensor, judge: CifarResNet = judge, space: Pixels = space) -> Tensor:
+                    with torch.no_grad():
+                        return torch.nn.functional.normalize(judge.features(space.encode(a)))
+
+                kinds: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+                    "correlation": normalised_correlation,
+                    "features": lambda a, b, f=features: f(a) @ f(b).T,
+                }
+                if lpips is not None:
+                    kinds["lpips"] = lambda a, b: torch.stack([-lpips(one.expand_as(b).contiguous(), b) for one in a])
+                each = {kind: rank(made, truth, pool, alike=alike).tolist() for kind, alike in kinds.items()}
+                first = {kind: sum(r == 1 for r in values) for kind, values in each.items()}
+                lines.append({"pictures": name, "file": file.name, "images": len(made), "rank_1": first, "ranks": each})
+                print(name, first, flush=True)
+                (out / "ranks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+STUDIES: dict[str, Callable[[Run], None]] = {
+    "ladder": ladder,
+    "plain-20": plain_20,
+    "plain-56": plain_56,
+    "statistics": statistics_weight,
+    **{f"{mode}-{batch}": batches(mode, batch) for mode in ("train", "eval") for batch in (1, 4, 8)},
+    "defenses": defenses,
+    "half": prior_of("half"),
+    "other": prior_of("other"),
+    "ranks": _ranks,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("studies", nargs="+", choices=tuple(STUDIES))
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--priors", type=Path, help="folder of the trained priors; by default --out")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--images", type=int, default=16)
+    parser.add_argument("--within", type=float, default=1e9, help="seconds after which no study is begun")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(arguments)
+    given.priors = given.priors or given.out
+    if given.quick:
+        given.images = 2
+    elif given.data is None:
+        parser.error("give --data DIR, or --quick")
+    given.out.mkdir(parents=True, exist_ok=True)
+    run = Run(given)
+    run.add("machine", "", dict(machine(run.device)))
+    for name in given.studies:
+        if run.late:
+            print(f"no time left for {name}", flush=True)
+            continue
+        try:
+            STUDIES[name](run)
+        except (RuntimeError, ValueError, Inapplicable, AssertionError) as failure:
+            traceback.print_exc()
+            run.failed = True
+            run.add(name, "failed", {"reason": f"{type(failure).__name__}: {failure}"[:500]})
+    return int(run.failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
