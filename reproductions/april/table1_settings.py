@@ -11,14 +11,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
+from torch import Tensor
 
-from leakgauge.attacks import april
-from leakgauge.core import Observation, Victim
-from leakgauge.inversion import L2, Adam, CosineDecay, Descent, Joint, Matching, Steady
+from leakgauge.attacks.april import PositionEmbedding, april
+from leakgauge.inversion import L2, Adam, Cosine, CosineDecay, Descent, Joint, Matching, Steady
 from leakgauge.inversion.solvers import Schedule
+from leakgauge.inversion.terms import Candidate, Term
 from leakgauge.measures.image import mse, ssim
 from reproductions.april import study, table1
 from reproductions.april.study import Options
@@ -44,8 +45,10 @@ class Cell:
     def unit(self, data_set: str) -> str:
         return f"{data_set} {self.attack}, rate {self.rate:g}" + ("" if self.alpha is None else f", α = {self.alpha}")
 
-    def matching(self, steps: int, alpha: float) -> Matching:
-        ours = april(steps=steps, alpha=alpha)
+    def matching(self, steps: int) -> Matching:
+        ours = april(steps=steps, alpha=self.alpha if isinstance(self.alpha, float) else 1.0)
+        if self.alpha == "‖g‖²":
+            ours = replace(ours, objective=L2() + TimesSquare(Cosine(weights=PositionEmbedding())))
         if self.alpha is None:
             ours = replace(ours, objective=L2(), name=self.attack)
         if self.attack == "dlg":
@@ -61,17 +64,16 @@ def cells(data_set: str, count: int) -> list[Cell]:
     ]
 
 
-def square(seen: Observation) -> float:
-    return sum(float(t.double().square().sum()) for t in seen.signal.values())
+@dataclass(frozen=True)
+class TimesSquare(Term):
+    """‖g‖² of the observed gradient times ``term``, for each image its own."""
 
+    term: Term
+    reads_signal: ClassVar[bool] = True
 
-def search(cell: Cell, steps: int, victim: Victim, seen: Sequence[Observation], seed: int) -> torch.Tensor:
-    """Images in [0, 1]. Where α is that of each image, images are attacked one after another."""
-    if cell.alpha == "‖g‖²":
-        found = [cell.matching(steps, square(one))(victim, one, seed=seed) for one in seen]
-    else:
-        found = cell.matching(steps, cell.alpha or 0.0).many(victim, seen, seed=seed)
-    return table1.pictures_of(found, victim)
+    def __call__(self, at: Candidate, /) -> Tensor:
+        replay = at.require_replay()
+        return replay.observed_square(dict.fromkeys(replay.names, 1.0)) * self.term(at)
 
 
 def run(options: Options, results: Rows, *, sets: Sequence[str] = SETS) -> None:
@@ -86,10 +88,11 @@ def run(options: Options, results: Rows, *, sets: Sequence[str] = SETS) -> None:
             if not options.allows(table1.SET_UP):
                 results.wait(unit)
                 continue
-            own = images.first(20 if cell.alpha == "‖g‖²" else cell.images)
+            own = images.first(cell.images)
             pieces = [study.observed(victim, own)[i : i + kind.piece] for i in range(0, len(own.x), kind.piece)]
             steps = options.steps(kind.steps)
-            guesses = torch.cat([search(cell, steps, victim, seen, options.seed) for seen in pieces])
+            found = [one for seen in pieces for one in cell.matching(steps).many(victim, seen, seed=options.seed)]
+            guesses = table1.pictures_of(found, victim)
             errors, alike = mse(guesses, own.x), ssim(guesses, own.x)
             results.add(
                 unit,

@@ -141,7 +141,7 @@ NEXT: dict[str, tuple[Lane, ...]] = {
     "next-1": (  # the trained control, which every negative about trained networks waits for; APRIL's last setting
         lane(feasibility(520, "control_longer", "--form", "post")),
         lane(feasibility(520, "control_longer", "--form", "pre")),
-        lane(april(330, "table1_settings", "--data-set", "cifar10")),
+        lane(april(60, "table1_settings", "--data-set", "cifar10")),
     ),
     "next-2": IR152_TABLES,  # the golden zone with the paper's 100 epochs
     "next-3": (*IR152_TABLES, lane(golden(360, "vgg19-curve", *HUNDRED, *ONE_HOT, "--plateau"))),  # resumes next-2

@@ -36,6 +36,7 @@ from leakgauge.inversion import (
     CosineDecay,
     Descent,
     FromSpace,
+    Latent,
     LayerCosine,
     Matching,
     Sign,
@@ -48,6 +49,7 @@ from reproductions.common import gates, runner
 from reproductions.common.networks.resnet import ResNet18
 from reproductions.common.runner import Options, Part, Row, Rows, rounded, run_part
 from reproductions.common.sheets import sheets
+from reproductions.practical_feasibility.image_network import ImageNetwork
 
 CIFAR: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
 RESULTS = Path(__file__).parent / "results"
@@ -87,7 +89,8 @@ class Setting:
 
     ``blocks`` are the sizes of the squares of the first stages, ``smooth`` the softplus sharpnesses of the next, ``falling`` the total
     variation of those after them; the last stage moves single pixels on the true network with ``tv``. Stages share the steps equally.
-    ``along`` replays the gradient at the output in place of the loss.
+    ``along`` replays the gradient at the output in place of the loss. With ``network`` the search moves the weights of an untrained
+    network of that width that paints the image (:class:`ImageNetwork`), and in the last share ``pixels`` of the steps the pixels.
     """
 
     power: float | str = 1.0
@@ -99,6 +102,8 @@ class Setting:
     smooth: tuple[float, ...] = ()
     falling: tuple[float, ...] = ()
     along: bool = False
+    network: int = 0
+    pixels: float = 0.0
 
     @property
     def key(self) -> str:
@@ -113,6 +118,8 @@ class Setting:
         words += [f"smooth={'/'.join(f'{s:g}' for s in self.smooth)}"] if self.smooth else []
         words += [f"falling={'/'.join(f'{tv:g}' for tv in self.falling)}"] if self.falling else []
         words += ["along"] if self.along else []
+        words += [f"network={self.network}"] if self.network else []
+        words += [f"pixels={self.pixels:g}"] if self.pixels else []
         return " ".join(words)
 
     def attack(self, steps: int, restarts: int, *, block: int = 1) -> Matching:
@@ -122,14 +129,21 @@ class Setting:
         solver = Descent(Adam(self.lr), steps, gradient=maps, schedule=schedule, project=True)
         return Matching(
             term + self.tv * TotalVariation(),
-            solver=solver,
+            solver=self.painting(solver) if self.network else solver,
             restarts=restarts,
             precision=TF32(),
             name="control",
             along=self.along,
         )
 
+    def painting(self, descent: Descent) -> Latent:
+        made, last = ImageNetwork(self.network), round(self.pixels * descent.steps)
+        near = Descent(Adam(AFTER), last, gradient=(Sign(),), schedule=StepDecay(), project=True) if last else None
+        return Latent(made, made.size, replace(descent, steps=descent.steps - last), weight=0.0, pixels=near)
 
+
+AFTER = 0.01
+"""Learning rate of pixels that continue from a network's image."""
 COARSE, SMOOTH = (8, 4, 2), (5.0, 20.0, 100.0)
 BY_LAYER = Setting(power="layers")
 UNTRAINED = (
