@@ -7,7 +7,8 @@
 ``DIR`` and the priors are those of ``benchmarks.diffusion_cifar``. Studies:
 
     ladder              chooses settings, with and without a prior, on test images that are not reported
-    plain-20 plain-56   one image, eval mode, ResNet-20 or -56: diffusion, its null run, the best attack without a prior, the paper's
+    plain-20 plain-56   one image, eval mode, ResNet-20 or -56: diffusion, its null run, the best attack without a prior
+    paper-20            the same images by the paper's attack
     train-4 …           train mode with shared statistics, batches of that size; eval-4 … the same in eval mode
     defenses            ResNet-20, one image: each defense, known to the adversary or not, with and without the prior
     half other          ResNet-20, one image: a prior that learned from half of the classes, and from other photographs
@@ -27,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,14 +71,23 @@ class Setting:
     reach: float = 0.1
     select: float = 0.5
     refine: int = 0
+    inside: bool = False
     restarts: int = 32
     statistics: float = 0.1
 
+    def with_restarts(self, restarts: int) -> Setting:
+        """So many, or fewer where the ladder has more than 500 moves, so that the seconds stay the same."""
+        return replace(self, restarts=min(restarts, max(4, restarts * 500 // (self.rounds * self.moves))))
+
     def attack(self, prior: Path) -> WithDiffusion:
         plain = diffusion()
-        solver = Annealing(
-            rounds=self.rounds, moves=self.moves, reach=self.reach, select=self.select, refine=self.refine
-        )
+        ladder: dict[str, Any] = {
+            "rounds": self.rounds,
+            "moves": self.moves,
+            "reach": self.reach,
+            "select": self.select,
+        }
+        solver = Annealing(**ladder, refine=self.refine, inside=self.inside)
         matching = replace(plain.matching, solver=solver, restarts=self.restarts)
         return replace(plain, matching=matching, learning=Learning(str(prior)), statistics=self.statistics)
 
@@ -96,13 +107,13 @@ class Plain:
 
 LADDER: tuple[dict[str, float], ...] = (
     {},
-    {"refine": 300},
-    {"refine": 1000},
+    {"refine": 400},
+    {"refine": 400, "inside": True},
+    {"refine": 1500},
     {"moves": 100},
-    {"reach": 0.2},
     {"rounds": 20},
-    {"moves": 100, "refine": 1000},
 )
+"""Changes of :class:`Setting` that are tried, with as many replays of candidates in all before refining."""
 PLAINS = tuple(Plain(tv, along) for along in (False, True) for tv in (0.1, 0.01, 0.001))
 
 
@@ -264,12 +275,14 @@ class Run:
                 str(row[k]) for k in ("study", "depth", "mode", "batch", "defense", "defense_known", "attack")
             )
             self.pictures[known] = (images.clamp(0, 1) * 255).round().byte().cpu().numpy()
-            np.savez_compressed(out / f"pictures_{self.given.studies[0]}.npz", **self.pictures)
+            file = out / f"pictures_{self.given.studies[0]}.npz"
+            np.savez_compressed(out / "part.npz", **self.pictures)
+            (out / "part.npz").replace(file)
 
-    def compared(self, study: str, scene: Scene, kind: str = "all", *, restarts: int = 32, paper: bool = False) -> None:
+    def compared(self, study: str, scene: Scene, kind: str = "all", *, restarts: int = 32) -> None:
         """The prior's attack with its null run, and the best attack without a prior given the same seconds."""
         setting, plain = self.chosen()
-        setting = setting if self.given.quick else replace(setting, restarts=restarts)
+        setting = setting if self.given.quick else setting.with_restarts(restarts)
         ours, seed, mode = setting.attack(self.prior(kind)), self.given.seed, str(scene.facts["mode"])
         facts: dict[str, object] = {"prior": kind, "setting": asdict(setting)}
         found, seconds = scene.attacked(ours, seed)
@@ -279,14 +292,8 @@ class Run:
         self.add(
             study, "diffusion, causes", {**scene.facts, "prior": kind, "causes": scene.causes(ours, found, nothing)}
         )
-        if not paper:
-            if kind == "all":
-                self.without_prior(study, scene, plain, seconds, mode)
-            return
-        guided = diffusion_guided(steps=self.steps(300), restarts=2 if self.given.quick else restarts)
-        theirs, took = scene.attacked(replace(guided, learning=Learning(str(self.prior(kind)))), seed)
-        self.add(study, "diffusion_guided", {**scene.row(theirs, took), "prior": kind}, scene.images(theirs))
-        self.without_prior(study, scene, plain, seconds, mode)
+        if kind == "all":
+            self.without_prior(study, scene, plain, seconds, mode)
 
     def without_prior(self, study: str, scene: Scene, plain: Plain, seconds: float, mode: str) -> None:
         restarts, tried = (2, 4) if self.given.quick else (8, 60)
@@ -311,7 +318,7 @@ def ladder(run: Run) -> None:
     scene, prior = Scene.of(run, 20, 8, tuning=True), run.prior()
     best, plain, heights = Setting(), PLAINS[0], [-1.0, -1.0]
     for change in LADDER:
-        setting = run.small(replace(Setting(restarts=8), **change))
+        setting = run.small(replace(Setting(), **change).with_restarts(16))
         found, seconds = scene.attacked(setting.attack(prior), run.given.seed)
         row = scene.row(found, seconds)
         run.add("ladder", "diffusion", {**row, "setting": asdict(setting)})
@@ -329,7 +336,15 @@ def ladder(run: Run) -> None:
 
 
 def plain_20(run: Run) -> None:
-    run.compared("plain", Scene.of(run, 20, run.given.images), paper=True)
+    run.compared("plain", Scene.of(run, 20, run.given.images))
+
+
+def paper_20(run: Run) -> None:
+    scene, prior = Scene.of(run, 20, run.given.images), run.prior()
+    for mixing in (0.2, 1.0):
+        guided = diffusion_guided(steps=run.steps(300), restarts=2 if run.given.quick else 16, mixing=mixing)
+        found, took = scene.attacked(replace(guided, learning=Learning(str(prior))), run.given.seed)
+        run.add("plain", f"diffusion_guided, mixing {mixing}", scene.row(found, took), scene.images(found))
 
 
 def plain_56(run: Run) -> None:
@@ -348,14 +363,14 @@ def statistics_weight(run: Run) -> None:
     """The weight of shared statistics, on images that are not reported."""
     scene, prior = Scene.of(run, 20, 8, tuning=True, mode="train", batch=4 if not run.given.quick else 2), run.prior()
     for weight in (0.01, 0.1, 1.0):
-        setting = run.small(replace(run.chosen()[0], restarts=8, statistics=weight))
+        setting = run.small(replace(run.chosen()[0], statistics=weight).with_restarts(8))
         found, seconds = scene.attacked(setting.attack(prior), run.given.seed)
         run.add("statistics", "diffusion", {**scene.row(found, seconds), "setting": asdict(setting)})
 
 
 def defenses(run: Run) -> None:
     setting, plain = run.chosen()
-    setting = setting if run.given.quick else replace(setting, restarts=8)
+    setting = setting if run.given.quick else setting.with_restarts(8)
     ours = setting.attack(run.prior())
     for name, (_, changes) in DEFENSES.items():
         for known in (False, True) if changes and not isinstance(changes[0], GaussianNoise) else (False,):
@@ -410,6 +425,7 @@ STUDIES: dict[str, Callable[[Run], None]] = {
     "ladder": ladder,
     "plain-20": plain_20,
     "plain-56": plain_56,
+    "paper-20": paper_20,
     "statistics": statistics_weight,
     **{f"{mode}-{batch}": batches(mode, batch) for mode in ("train", "eval") for batch in (1, 4, 8)},
     "defenses": defenses,

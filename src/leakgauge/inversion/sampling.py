@@ -317,8 +317,9 @@ class Annealing:
     With ``select``, before noise is added the worst share of the restarts of each observation gives way to copies of its best
     ones; fresh noise tells the copies apart again.
 
-    With ``refine``, the pixels of the best quarter of the restarts of each observation are then moved by so many steps, without the
-    denoiser: for detail that it cannot make. A step is ``PIXELS`` long for each pixel in the beginning and falls to 0 along half a cosine.
+    With ``refine``, the best quarter of the restarts of each observation then takes so many more moves, whose length falls to 0 along half
+    a cosine: with ``inside`` at the lowest noise level, still through the denoiser, otherwise on pixels, for detail that it cannot make,
+    where a move is ``PIXELS`` long for each pixel in the beginning.
 
     Ref: Alkhouri et al. 2025 — the denoiser's input is optimised at every level, then noise is added again
     """
@@ -330,6 +331,7 @@ class Annealing:
     conditional: bool = True
     select: float = 0.0
     refine: int = 0
+    inside: bool = False
 
     def __post_init__(self) -> None:
         check_steps(self.rounds)
@@ -385,7 +387,7 @@ class _AnnealingMover(_Drawing):
         self.of, self.path = of, levels(of.rounds - 1, end=LAST) if of.rounds > 1 else (1.0,)
         self.momentum = torch.zeros_like(self.x)
         self.now, self.rate = self.x.new_ones(()), self.x.new_zeros(())
-        self.refining = False
+        self.refining = False  # pixels
 
     def __call__(self, number: int, /) -> None:
         which, move = divmod(number, self.of.moves)
@@ -396,23 +398,23 @@ class _AnnealingMover(_Drawing):
         else:
             move = number - self.of.rounds * self.of.moves
             if move == 0:
-                self._leave_prior()
-            length = PIXELS * 0.5 * (1 + math.cos(math.pi * move / self.of.refine))
+                self._begin_refining()
+            first = self.of.reach * self.path[-1] if self.of.inside else PIXELS
+            length = first * 0.5 * (1 + math.cos(math.pi * move / self.of.refine))
         self.rate.fill_(length / (1 - MOMENTUM ** (move + 1)))
         self._step()
 
     @torch.no_grad()
-    def _leave_prior(self) -> None:
-        """From here on x is the image itself, of the best restarts of each observation only."""
-        image = self._denoised(self.x, self.now).clamp(-1, 1)
-        self.refining = True
+    def _begin_refining(self) -> None:
+        """From here on only the best restarts of each observation move; outside of the prior, x is the image itself."""
+        if not self.of.inside:
+            self.x.copy_(self._denoised(self.x, self.now).clamp(-1, 1))
+            self.refining = True
         count = min(self.draws.restarts, len(self.x))
         order = self.scores.view(-1, count).argsort(1)[:, : max(1, round(REFINED * count))]
         first = torch.arange(0, len(self.x), count, device=self.x.device)[:, None]
-        chosen = (order + first).flatten()
-        self.x.copy_(image)
-        self.rows = chosen
-        self._choose(chosen)
+        self.rows = (order + first).flatten()
+        self._choose(self.rows)
         self.momentum.zero_()
         self._captured = None if self._captured is None else RecordedStep(self._move)
 
