@@ -366,7 +366,7 @@ class Annealing:
 LAST = 0.05
 """The lowest noise level at which the denoiser's input is moved: below it the denoiser returns what it is given."""
 MOMENTUM = 0.9
-PIXELS = 0.005
+PIXELS = 0.01
 """Length of the first step that refines pixels, for each of them, in images scaled to [−1, 1]."""
 REFINED = 0.25
 """Share of the restarts of each observation that are refined."""
