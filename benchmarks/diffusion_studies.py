@@ -8,6 +8,8 @@
 
     ladder              chooses settings, with and without a prior, on test images that are not reported
     plain-20 plain-56   one image, eval mode, ResNet-20 or -56: diffusion, its null run, the best attack without a prior
+    groups              chooses again, on eight further images: groups of restarts and longer refinement
+    ours-20 without-56  single rows of the studies above
     paper-20            the same images by the paper's attack
     train-4 …           train mode with shared statistics, batches of that size; eval-4 … the same in eval mode
     defenses            ResNet-20, one image: each defense, known to the adversary or not, with and without the prior
@@ -59,8 +61,8 @@ DEFENSES: dict[str, tuple[Channel, tuple[Defense, ...]]] = {
     "DP-SGD, clip 1e-4, noise 0.001": (DPSGD(clip=1e-4, noise=0.001), ()),
     "DP-SGD, clip 1, noise 0.5": (DPSGD(clip=1.0, noise=0.5), ()),
 }
-"""Noise is relative to the norm of the gradient. The noise of DP-SGD has 0.52 times the length of the clip for a multiplier of 0.001; most of
-the attacked images have gradients between 1e-6 and 1e-3."""
+"""Noise is relative to the norm of the gradient. The noise of DP-SGD has 0.52 times the length of the clip for a multiplier of 0.001; most
+of the attacked images have gradients between 1e-6 and 1e-3."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,14 @@ class Setting:
     select: float = 0.5
     refine: int = 0
     inside: bool = False
+    group: int = 8
     restarts: int = 32
     statistics: float = 0.1
 
     def with_restarts(self, restarts: int) -> Setting:
-        """So many, or fewer where the ladder has more than 500 moves, so that the seconds stay the same."""
-        return replace(self, restarts=min(restarts, max(4, restarts * 500 // (self.rounds * self.moves))))
+        """So many, or fewer where the ladder has more than 500 moves, so that the seconds stay the same; at most 1,000 steps refine."""
+        few = min(self.refine, 1000)
+        return replace(self, refine=few, restarts=min(restarts, max(4, restarts * 500 // (self.rounds * self.moves))))
 
     def attack(self, prior: Path) -> WithDiffusion:
         plain = diffusion()
@@ -88,7 +92,7 @@ class Setting:
             "reach": self.reach,
             "select": self.select,
         }
-        solver = Annealing(**ladder, refine=self.refine, inside=self.inside)
+        solver = Annealing(**ladder, refine=self.refine, inside=self.inside, group=self.group)
         matching = replace(plain.matching, solver=solver, restarts=self.restarts)
         return replace(plain, matching=matching, learning=Learning(str(prior)), statistics=self.statistics)
 
@@ -134,6 +138,7 @@ class Scene:
         images: int,
         *,
         tuning: bool = False,
+        first: int = 0,
         mode: str = "eval",
         batch: int = 1,
         defense: str = "none",
@@ -142,15 +147,16 @@ class Scene:
         model, space = run.network(depth)
         victim = Victim(model.to(run.device), space, mode="train" if mode == "train" else "eval", name=f"resnet{depth}")
         own = run.drawn.tuned_on if tuning else run.drawn.attacked
+        own = (own[0][first:], own[1][first:])
         images = min(images, len(own[0])) // batch * batch
         channel, defenses = DEFENSES.get(defense, (Gradient(), ()))
         reveal = (Size(), *((Buffers(),) if mode == "train" else ()), *((Defended(),) if known else ()))
         x, y = victim.to_input(space.encode(own[0][:images])), own[1][:images].to(run.device)
         batches: list[tuple[Observation, Tensor, Tensor]] = []
-        for first in range(0, images, batch):
-            rows = slice(first, first + batch)
-            sent = channel.reseed(first) if isinstance(channel, DPSGD) else channel
-            seen = share(victim, sent, x[rows], y[rows], defenses=defenses, reveal=reveal, secret=first)
+        for begin in range(0, images, batch):
+            rows = slice(begin, begin + batch)
+            sent = channel.reseed(begin) if isinstance(channel, DPSGD) else channel
+            seen = share(victim, sent, x[rows], y[rows], defenses=defenses, reveal=reveal, secret=begin)
             batches.append((seen, x[rows], y[rows]))
         facts = {"depth": depth, "mode": mode, "batch": batch, "images": images, "tuning": tuning}
         return cls(victim, batches, {**facts, "defense": defense, "defense_known": known})
@@ -251,6 +257,11 @@ class Run:
                 break
         return self.small(setting), plain
 
+    def choose(self, setting: Setting, plain: Plain) -> None:
+        chosen = {"diffusion": asdict(setting), "plain": asdict(plain)}
+        (self.given.out / "chosen.json").write_text(json.dumps(chosen) + "\n")
+        print("chosen:", json.dumps(chosen), flush=True)
+
     def small(self, setting: Setting) -> Setting:
         return (
             replace(setting, rounds=2, moves=2, restarts=2, refine=min(2, setting.refine))
@@ -331,9 +342,34 @@ def ladder(run: Run) -> None:
         run.add("ladder", "inverting_gradients", {**row, "setting": asdict(one)})
         if float(str(row["ssim"])) > heights[1]:
             plain, heights[1] = one, float(str(row["ssim"]))
-    chosen = {"diffusion": asdict(best), "plain": asdict(plain)}
-    (run.given.out / "chosen.json").write_text(json.dumps(chosen) + "\n")
-    print("chosen:", json.dumps(chosen), flush=True)
+    run.choose(best, plain)
+
+
+def groups(run: Run) -> None:
+    """Restarts that compete in one group or in several, and longer refinement, on images that are neither reported nor in the ladder."""
+    scene, prior = Scene.of(run, 20, 8, tuning=True, first=8), run.prior()
+    best, height = run.chosen()[0], -1.0
+    for change in ({"group": 32}, {"group": 8}, {"group": 8, "refine": 4000}):
+        setting = run.small(replace(Setting(refine=1000), **change))
+        found, seconds = scene.attacked(setting.attack(prior), run.given.seed)
+        row = scene.row(found, seconds)
+        run.add("groups", "diffusion", {**row, "setting": asdict(setting)})
+        if float(str(row["ssim"])) > height:
+            best, height = setting, float(str(row["ssim"]))
+    run.choose(best, run.chosen()[1])
+
+
+def ours_20(run: Run) -> None:
+    """The prior's attack alone, again, where the other rows are known."""
+    scene, setting = Scene.of(run, 20, run.given.images), run.chosen()[0]
+    found, seconds = scene.attacked(setting.attack(run.prior()), run.given.seed)
+    run.add("again", "diffusion", {**scene.row(found, seconds), "setting": asdict(setting)}, scene.images(found))
+
+
+def without_56(run: Run) -> None:
+    """The attack without a prior alone, for the seconds that the other took."""
+    plain = run.chosen()[1]
+    run.without_prior("plain", Scene.of(run, 56, run.given.images), plain, 1.0 if run.given.quick else 70.0, "eval")
 
 
 def plain_20(run: Run) -> None:
@@ -424,6 +460,9 @@ def _ranks(run: Run) -> None:
 
 STUDIES: dict[str, Callable[[Run], None]] = {
     "ladder": ladder,
+    "groups": groups,
+    "ours-20": ours_20,
+    "without-56": without_56,
     "plain-20": plain_20,
     "plain-56": plain_56,
     "paper-20": paper_20,
