@@ -86,7 +86,7 @@ def drawn(data: Path | None) -> Drawn:
     """The packed test images; without data, crops of photographs, to see the scripts run."""
     if data is None:
         tiles, labels = crops()
-        return Drawn((tiles[:16], labels[:16]), (tiles[16:20], labels[16:20]), tiles[20:60])
+        return Drawn((tiles[:16], labels[:16]), (tiles[16:28], labels[16:28]), tiles[28:60])
     with np.load(data / "drawn.npz", allow_pickle=False) as kept:
         images = {name: torch.from_numpy(kept[f"{name}_x"]).float() / 255 for name in ("attacked", "tuned_on", "pool")}
         labels = {name: torch.from_numpy(kept[f"{name}_y"]) for name in ("attacked", "tuned_on")}

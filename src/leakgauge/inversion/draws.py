@@ -26,6 +26,16 @@ class Draws:
     def take(self, rows: slice | Tensor) -> Draws:
         return replace(self, which=self.which[rows.cpu() if isinstance(rows, Tensor) else rows])
 
+    def observation(self) -> Tensor:
+        """For each row, in their first order, the number of its observation among these rows: restarts count up within one.
+
+        >>> Draws.of(2, observations=2).observation().tolist()
+        [0, 0, 1, 1]
+        """
+        begins = torch.ones_like(self.which)
+        begins[1:] = (self.which[1:] <= self.which[:-1]).long()
+        return begins.cumsum(0) - 1
+
     def normal(self, step: int, like: Tensor) -> Tensor:
         """N(0, 1) for every row at this step, in the shape of ``like`` (rows, ...)."""
         rng = torch.Generator(like.device).manual_seed((self.seed * 1_000_003 + step + 1) % 2**63)

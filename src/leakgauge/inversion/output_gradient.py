@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from leakgauge.channels.dpsgd import DPSGD
 from leakgauge.channels.facts import is_gradient
 from leakgauge.channels.output import Along
 from leakgauge.core import Observation, Victim
@@ -34,7 +35,9 @@ def output_gradient(victim: Victim, seen: Observation) -> Tensor:
     """d (C,) of length 1 for an observation of one sample; ``Inapplicable`` where it cannot be read."""
     if seen.size != 1:
         raise Inapplicable("the gradient at the output is the bias's gradient only for one sample")
-    if not is_gradient(seen.channel, victim.mode):
+    if not (
+        is_gradient(seen.channel, victim.mode) or isinstance(seen.channel, DPSGD)
+    ):  # clipping one sample only scales
         raise Inapplicable("the gradient at the output is read from a gradient, but the client sends something else")
     name = f"{_last_layer(victim)}.bias"
     if name not in seen.signal:

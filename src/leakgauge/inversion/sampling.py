@@ -314,11 +314,13 @@ class Annealing:
     it can make, and the longer the less noise is left. ``reach`` is the length of a step for each pixel, in units of the noise; ε is fresh
     noise, which lets go of what an earlier level got wrong. Levels are evenly spaced in angle, from pure noise to ``LAST``.
 
-    With ``select``, before noise is added the worst share of the restarts of each observation gives way to copies of its best
-    ones; fresh noise tells the copies apart again.
+    With ``select``, before noise is added the worst share of the restarts of a group gives way to copies of its best ones; fresh noise
+    tells the copies apart again. A group has up to ``group`` restarts of one observation. Soon all of it descend from one restart; other
+    groups go on elsewhere, where that one was wrong.
 
-    With ``refine``, the pixels of the best quarter of the restarts of each observation are then moved by so many steps, without the
-    denoiser: for detail that it cannot make. A step is ``PIXELS`` long for each pixel in the beginning and falls to 0 along half a cosine.
+    With ``refine``, the best quarter of each group then takes so many more moves, whose length falls to 0 along half
+    a cosine: with ``inside`` at the lowest noise level, still through the denoiser, otherwise on pixels, for detail that it cannot make,
+    where a move is ``PIXELS`` long for each pixel in the beginning.
 
     Ref: Alkhouri et al. 2025 — the denoiser's input is optimised at every level, then noise is added again
     """
@@ -329,7 +331,9 @@ class Annealing:
     reach: float = 0.1
     conditional: bool = True
     select: float = 0.0
+    group: int = 8
     refine: int = 0
+    inside: bool = False
 
     def __post_init__(self) -> None:
         check_steps(self.rounds)
@@ -338,6 +342,8 @@ class Annealing:
             raise BadInput(f"the reach of a step must be positive, got {self.reach!r}")
         if not 0 <= self.select <= 0.5:
             raise BadInput(f"the share of restarts that give way is between 0 and 0.5, got {self.select!r}")
+        if not isinstance(self.group, int) or self.group < 1:
+            raise BadInput(f"a group of restarts has at least 1, got {self.group!r}")
         if not isinstance(self.refine, int) or self.refine < 0:
             raise BadInput(f"the steps that refine pixels are a number of at least 0, got {self.refine!r}")
 
@@ -364,7 +370,7 @@ class Annealing:
 LAST = 0.05
 """The lowest noise level at which the denoiser's input is moved: below it the denoiser returns what it is given."""
 MOMENTUM = 0.9
-PIXELS = 0.005
+PIXELS = 0.02
 """Length of the first step that refines pixels, for each of them, in images scaled to [−1, 1]."""
 REFINED = 0.25
 """Share of the restarts of each observation that are refined."""
@@ -385,7 +391,8 @@ class _AnnealingMover(_Drawing):
         self.of, self.path = of, levels(of.rounds - 1, end=LAST) if of.rounds > 1 else (1.0,)
         self.momentum = torch.zeros_like(self.x)
         self.now, self.rate = self.x.new_ones(()), self.x.new_zeros(())
-        self.refining = False
+        self.refining = False  # pixels
+        self.owner = draws.observation().to(x.device)
 
     def __call__(self, number: int, /) -> None:
         which, move = divmod(number, self.of.moves)
@@ -396,23 +403,21 @@ class _AnnealingMover(_Drawing):
         else:
             move = number - self.of.rounds * self.of.moves
             if move == 0:
-                self._leave_prior()
-            length = PIXELS * 0.5 * (1 + math.cos(math.pi * move / self.of.refine))
+                self._begin_refining()
+            first = self.of.reach * self.path[-1] if self.of.inside else PIXELS
+            length = first * 0.5 * (1 + math.cos(math.pi * move / self.of.refine))
         self.rate.fill_(length / (1 - MOMENTUM ** (move + 1)))
         self._step()
 
     @torch.no_grad()
-    def _leave_prior(self) -> None:
-        """From here on x is the image itself, of the best restarts of each observation only."""
-        image = self._denoised(self.x, self.now).clamp(-1, 1)
-        self.refining = True
-        count = min(self.draws.restarts, len(self.x))
-        order = self.scores.view(-1, count).argsort(1)[:, : max(1, round(REFINED * count))]
-        first = torch.arange(0, len(self.x), count, device=self.x.device)[:, None]
-        chosen = (order + first).flatten()
-        self.x.copy_(image)
-        self.rows = chosen
-        self._choose(chosen)
+    def _begin_refining(self) -> None:
+        """From here on only the best restarts of each observation move; outside of the prior, x is the image itself."""
+        if not self.of.inside:
+            self.x.copy_(self._denoised(self.x, self.now).clamp(-1, 1))
+            self.refining = True
+        best = [own[: max(1, round(REFINED * len(own)))] for own in self._groups()]
+        self.rows = torch.cat(best)
+        self._choose(self.rows)
         self.momentum.zero_()
         self._captured = None if self._captured is None else RecordedStep(self._move)
 
@@ -432,17 +437,23 @@ class _AnnealingMover(_Drawing):
         self.momentum.zero_()
 
     def _select(self) -> None:
-        """Replaces the worst rows of each observation by its best ones, both by the objective of the last step."""
-        count = min(self.draws.restarts, len(self.x))
-        order = self.scores.view(-1, count).argsort(1)
-        leaving = int(self.of.select * count)
-        order[:, count - leaving :] = order[:, :leaving].clone()
-        first = torch.arange(0, len(self.x), count, device=self.x.device)[:, None]
-        chosen = (order + first).flatten()
+        """Replaces the worst rows of each group by its best ones, both by the objective of the last step."""
+        chosen = torch.arange(len(self.x), device=self.x.device)
+        for own in self._groups():
+            leaving = int(self.of.select * len(own))
+            chosen[own[len(own) - leaving :]] = own[:leaving]
         self.x.copy_(self.x[chosen])
         if self.logits is not None:
             with torch.no_grad():
                 self.logits.copy_(self.logits[chosen])
+
+    def _groups(self) -> list[Tensor]:
+        """Rows that compete with each other, those of the lowest objective first."""
+        found: list[Tensor] = []
+        for which in self.owner.unique().tolist():
+            pieces = (self.owner == which).nonzero().flatten().split(self.of.group)
+            found += [own[self.scores[own].argsort()] for own in pieces]
+        return found
 
     def _move(self) -> None:
         x = self.x.detach().requires_grad_()
@@ -457,4 +468,4 @@ class _AnnealingMover(_Drawing):
 
     def _choose(self, rows: Tensor) -> None:
         super()._choose(rows)
-        self.momentum = self.momentum[rows].clone()
+        self.momentum, self.owner = self.momentum[rows].clone(), self.owner[rows]
