@@ -18,6 +18,7 @@ from leakgauge.attacks.denoised import denoised as denoised
 from leakgauge.attacks.diffusion import diffusion as diffusion
 from leakgauge.attacks.diffusion_guided import diffusion_guided as diffusion_guided
 from leakgauge.attacks.dlg import dlg as dlg
+from leakgauge.attacks.falling_variation import falling_variation as falling_variation
 from leakgauge.attacks.feasibility import feasibility as feasibility
 from leakgauge.attacks.feasibility import huang as huang
 from leakgauge.attacks.feature_matching import feature_matching as feature_matching
@@ -51,6 +52,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "dlg": dlg,
     "idlg": idlg,
     "inverting_gradients": inverting_gradients,
+    "falling_variation": falling_variation,
     "tag": tag,
     "tag_read_labels": tag_read_labels,
     "linear": linear,

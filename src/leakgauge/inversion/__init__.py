@@ -34,6 +34,7 @@ from leakgauge.inversion.priors import BatchNormStatistics, GroupConsistency, No
 from leakgauge.inversion.progress import watching
 from leakgauge.inversion.sampling import Annealing, FixedLength, Sampling, Spherical
 from leakgauge.inversion.solvers import LBFGS, Adam, AdamW, CosineDecay, Descent, Sign, Steady, StepDecay
+from leakgauge.inversion.staged import Staged
 from leakgauge.inversion.starts import Constant, FromSpace, Given, NearTruth, Normal, Revealed, Uniform
 from leakgauge.inversion.statistics import Moments, NormStatistics
 
@@ -89,6 +90,7 @@ __all__ = [
     "Sign",
     "SignRule",
     "Spherical",
+    "Staged",
     "Steady",
     "StepDecay",
     "Strongest",

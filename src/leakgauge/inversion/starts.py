@@ -56,13 +56,14 @@ class Constant:
 
 @dataclass(frozen=True)
 class Given:
-    """The adversary's own picture (model space, one sample or one for each of the batch), plus N(0, noise²)."""
+    """The adversary's own picture, plus N(0, noise²): one sample, one for each of the batch, or a batch for each restart (model space)."""
 
     image: Tensor
     noise: float = 0.0
 
     def __call__(self, space: Space, seen: Observation, rows: int, size: int, *, rng: torch.Generator) -> Tensor:
-        if tuple(self.image.shape) not in (tuple(space.shape), (size, *space.shape)):
+        fitting = (tuple(space.shape), (size, *space.shape), (rows, size, *space.shape))
+        if tuple(self.image.shape) not in fitting:
             raise BadInput(f"Given needs a picture of shape {space.shape}, got {tuple(self.image.shape)}")
         noise = self.noise * torch.randn(rows, size, *space.shape, generator=rng)
         return self.image.cpu() + noise

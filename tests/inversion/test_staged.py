@@ -1,0 +1,67 @@
+"""Searches one after another: each restart continues, the last stage judges, and the course is one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from leakgauge.channels import Gradient
+from leakgauge.core import Size, share
+from leakgauge.errors import BadInput
+from leakgauge.inversion import Adam, Cosine, Descent, Given, Matching, Staged, TotalVariation
+from leakgauge.inversion.progress import watching
+from leakgauge.testing import tiny_case
+
+
+def search(tv: float, steps: int = 6, restarts: int = 2) -> Matching:
+    return Matching(Cosine() + tv * TotalVariation(), solver=Descent(Adam(0.1), steps), restarts=restarts)
+
+
+@pytest.fixture
+def seen():
+    victim, x, y = tiny_case("cnn")
+    return victim, share(victim, Gradient(), x, y, reveal=[Size()])
+
+
+def test_it_equals_the_stages_run_by_hand(seen):
+    victim, observed = seen
+    first, second = search(0.3), search(0.01, steps=4)
+    begun = first(victim, observed, seed=3)
+    by_hand = replace(second, start=Given(begun.candidates))(victim, observed, seed=3)
+    found = Staged((first, second))(victim, observed, seed=3)
+    assert torch.equal(found.candidates, by_hand.candidates)
+    assert not torch.equal(found.candidates[0], found.candidates[1])
+    assert found.loss == by_hand.loss
+    assert found.loss == pytest.approx(
+        Staged((first, second)).objective_at(victim, observed, found.x, found.y), rel=1e-4
+    )
+
+
+def test_the_course_has_every_step_once_and_progress_reaches_the_end(seen):
+    victim, observed = seen
+    reports: list[tuple[int, int]] = []
+    with watching(lambda done, total: reports.append((done, total))):
+        found = Staged((search(0.3), search(0.01, steps=4)))(victim, observed)
+    assert found.trace.steps == tuple(range(11))
+    assert found.trace.losses.shape == (11, 2)
+    assert list(found.trace.snapshot_steps) == sorted(set(found.trace.snapshot_steps))
+    assert found.trace.snapshot_steps[-1] == 10
+    assert torch.equal(found.trace.snapshots[-1], found.x.cpu())
+    assert [done for done, _ in reports] == sorted(done for done, _ in reports)
+    assert reports[-1] == (10, 10)
+
+
+def test_the_null_run_reads_no_signal(seen):
+    victim, observed = seen
+    blind = Staged((search(0.3), search(0.01))).blind()
+    other = replace(observed, signal={name: torch.randn_like(value) for name, value in observed.signal.items()})
+    assert torch.equal(blind(victim, observed, seed=1).x, blind(victim, other, seed=1).x)
+
+
+def test_stages_need_the_same_restarts():
+    with pytest.raises(BadInput, match="same number of restarts"):
+        Staged((search(0.3), search(0.01, restarts=3)))
+    with pytest.raises(BadInput, match="at least one search"):
+        Staged(())
