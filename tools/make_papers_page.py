@@ -26,6 +26,7 @@ PAPERS: dict[str, str] = {
     "Huang et al. 2024": "Huang, Meng, Chen, Zheng, Yang, Yi, Wang: *Gradient-Guided Conditional Diffusion Models for Private Image Reconstruction: Analyzing Adversarial Impacts of Differential Privacy and Denoising*. 2024, arXiv:2411.03053",
     "Salimans and Ho 2022": "Salimans, Ho: *Progressive Distillation for Fast Sampling of Diffusion Models*. ICLR 2022, arXiv:2202.00512",
     "Schwethelm et al. 2024": "Schwethelm, Kaiser, Knolle, Lockfisch, Rueckert, Ziller: *Visual Privacy Auditing with Diffusion Models*. TMLR 2025, arXiv:2403.07588",
+    "Ulyanov et al. 2018": "Ulyanov, Vedaldi, Lempitsky: *Deep Image Prior*. CVPR 2018, arXiv:1711.10925",
     "Song et al. 2021": "Song, Meng, Ermon: *Denoising Diffusion Implicit Models*. ICLR 2021, arXiv:2010.02502",
     "Yang et al. 2024": "Yang, Ding, Cai, Yu, Wang, Shi: *Guidance with Spherical Gaussian Constraint for Conditional Diffusion*. ICML 2024, arXiv:2402.03201",
     "Balunović et al. 2022": "Balunović, Dimitrov, Staab, Vechev: *Bayesian Framework for Gradient Leakage*. ICLR 2022, arXiv:2111.04706",
