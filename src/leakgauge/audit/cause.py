@@ -206,10 +206,10 @@ def explain(
     else:
         cause = Cause.INFORMATION
     settled = None
-    if cause is Cause.INFORMATION and thorough and informed > rounding:
+    if cause is not Cause.SEARCH and thorough and informed > rounding:
         settled = _settle(victim, seen, (x, ours), (best, _own(found, ours)), shows, seed)
         if settled is None or settled.finds_truth:
-            cause = Cause.UNTESTED if settled is None else Cause.SEARCH
+            cause, lacks = Cause.UNTESTED if settled is None else Cause.SEARCH, ()
     return TruthTest(
         cause, Three(at_truth, at_found, at_null), informed, rounding, objective, lacks, continued, settled
     )
