@@ -33,7 +33,7 @@ from leakgauge.defenses import GaussianNoise, Prune
 from leakgauge.inversion import LBFGS
 from leakgauge.models.pretrained import PRETRAINED, pretrained
 
-PARTS = {"reported": 40, "tuned": 100}
+PARTS = {"reported": 300, "tuned": 100}
 """The first image of each part, in an order that takes one image of each class in turn."""
 DEFENSES: dict[str, tuple[Defense, ...]] = {
     "none": (),

@@ -62,6 +62,8 @@ PAPERS: dict[str, str] = {
     "Geiping et al. 2020": "Geiping, Bauermeister, Dröge, Moeller: *Inverting Gradients: How easy is it to break privacy in federated learning?* NeurIPS 2020, arXiv:2003.14053",
     "Golub and Van Loan 2013": "Golub, Van Loan: *Matrix Computations*, 4th edition. Johns Hopkins University Press, 2013",
     "Riess et al. 2024": "Riess, Schwethelm, Kaiser, Mueller, Schnabel, Rueckert, Ziller: *From Mean to Extreme: Formal Differential Privacy Bounds on the Success of Real-World Data Reconstruction Attacks*. 2024, arXiv:2402.12861",
+    "Ubaru, Chen and Saad 2017": "Ubaru, Chen and Saad: *Fast estimation of tr(f(A)) via stochastic Lanczos quadrature*. SIAM Journal on Matrix Analysis and "
+    "Applications 38(4), 2017",
     "Van Trees 1968": "Van Trees: *Detection, Estimation, and Modulation Theory, Part I*. Wiley, 1968",
     "Hayes et al. 2023": "Hayes, Mahloujifar, Balle: *Bounding Training Data Reconstruction in DP-SGD*. NeurIPS 2023, arXiv:2302.07225",
     "Hoeting et al. 1999": "Hoeting, Madigan, Raftery, Volinsky: *Bayesian Model Averaging: A Tutorial*. Statistical Science 14(4), 1999",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 from leakgauge.attacks import inverting_gradients
-from leakgauge.audit.cause import Cause, Client, Knowledge, Three, TruthTest, explain, in_order
+from leakgauge.audit.cause import Cause, Client, Knowledge, Settled, Three, TruthTest, explain, in_order
 from leakgauge.audit.null import null_run
 from leakgauge.audit.scoring import pair_images, trivial_baseline
 from leakgauge.audit.verdict import Outcome, judge
@@ -19,7 +19,7 @@ from leakgauge.channels import FedAvg, Gradient, ShuffledFedAvg
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.data.embedded import fashion
 from leakgauge.defenses import GaussianNoise
-from leakgauge.inversion.mismatch import continue_from, layer_mismatch, outside
+from leakgauge.inversion.mismatch import continue_from, layer_mismatch, outside, settle_from
 from tests.made import scores
 
 SIDE, SEEN = 12, 6
@@ -85,6 +85,40 @@ def test_the_cause_is_right_on_channels_made_for_it() -> None:
     assert len(right) >= 38, {key: found[key] for key in found if key not in right}
     wrong = [test.lacks for (kind, _), test in found.items() if kind == "wrong labels"]
     assert wrong.count((Knowledge.LABELS,)) >= 9
+
+
+@pytest.mark.parametrize(("noise", "seed"), [(2.0, 2), (3.0, 1), (5.0, 0)])
+def test_fitting_the_noise_better_than_the_truth_does_is_no_evidence(noise: float, seed: int) -> None:
+    """Without a prior the search fits the noise, but the same descent with one shows the image: the truth was there to be found."""
+    x, y = images(seed)
+    victim = Victim(network(seed), Pixels((1, SIDE, SIDE)))
+    seen = share(victim, Gradient(), x, y, defenses=(GaussianNoise(relative=noise),), seed=seed)
+    seen = replace(seen, labels=y)
+    attack = inverting_gradients(steps=50, tv=0.0)
+    found, nothing = attack(victim, seen, seed=seed), null_run(attack, victim, seen, seed=seed)
+    found = replace(found, x=continue_from(victim, seen, found.x, y, goal=0.0)[0])
+
+    def shows(image: Tensor) -> bool:
+        own, blind = (pair_images(one.clamp(0, 1), x).scores for one in (image, nothing.x))
+        return judge(own, blind, trivial_baseline(x)).outcome.leaks
+
+    test = explain(
+        attack, victim, seen, found, x, Client(y, Gradient(), 0), nothing=nothing, shows=shows, thorough=True, seed=seed
+    )
+    assert not shows(found.x)
+    assert test.mismatch.found < test.mismatch.truth
+    assert test.settled is not None
+    assert test.settled.finds_truth
+    assert test.cause is Cause.SEARCH
+    smooth, _ = settle_from(victim, seen, found.x, y, smoothness=test.settled.smoothness)
+    assert shows(smooth)
+
+
+def test_two_searches_that_settle_alike_are_told_apart_by_what_they_show() -> None:
+    assert Settled(0.1, 0.5, 0.5, (True, False)).finds_truth
+    assert not Settled(0.1, 0.52, 0.5, (True, False)).finds_truth
+    assert Settled(0.1, 0.9, 0.5, (False, True)).finds_truth
+    assert not Settled(0.1, 0.4, 0.5, (False, False)).finds_truth
 
 
 def test_a_mismatch_continues_down_to_rounding_within_the_bounds() -> None:

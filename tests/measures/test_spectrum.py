@@ -6,9 +6,10 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from leakgauge.errors import BadInput
-from leakgauge.measures.spectrum import SPREAD, spectrum
+from leakgauge.measures.spectrum import DEPTH, SPREAD, sketch_spectrum, spectrum
 
 
 def test_a_linear_channel_has_the_singular_values_of_its_matrix() -> None:
@@ -67,3 +68,47 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leakgauge.measures.spectrum.MOST_PRODUCTS", 3)
     with pytest.raises(BadInput, match="too large"):
         spectrum(lambda x: x.flatten(), torch.zeros(2))
+
+
+def made(values: Tensor) -> Tensor:
+    """A matrix with these singular values."""
+    rng = torch.Generator().manual_seed(1)
+    left, right = (
+        torch.linalg.qr(torch.randn(len(values), len(values), generator=rng, dtype=torch.float64))[0] for _ in range(2)
+    )
+    return left * values.double() @ right
+
+
+@pytest.mark.parametrize("noise", [1e-2, 3e-3, 1e-3])
+@pytest.mark.parametrize("kind", ["half", "power", "geometric"])
+def test_random_products_estimate_a_spectrum_or_say_that_they_do_not(kind: str, noise: float) -> None:
+    values = {
+        "half": torch.cat([torch.ones(200), torch.zeros(200)]),
+        "power": 1 / torch.arange(1, 401.0),
+        "geometric": torch.logspace(0, -8, 400),
+    }[kind]
+    matrix, x = made(values), torch.rand(400)
+    exact = spectrum(lambda x: matrix @ x, x)
+    found = sketch_spectrum(lambda x: matrix @ x, x)
+    if not found.settled(noise):
+        assert (kind, noise) in {("geometric", 1e-3), ("geometric", 3e-3), ("power", 1e-3)}
+        return
+    assert abs(found.above(noise) - exact.above(noise)) <= 4 * found.error(noise) + 0.02 * 400
+    assert found.psnr(noise) == pytest.approx(exact.psnr(noise), abs=0.3)
+    change = torch.rand(400, dtype=torch.float64) - 0.5
+    assert float((found.kept(change, noise) - exact.kept(change, noise)).norm() / change.norm()) < 0.05
+
+
+def test_products_that_miss_the_weak_directions_are_not_settled() -> None:
+    """Eight decades need more than so many products: the estimate would be that everything is determined."""
+    matrix = made(torch.logspace(0, -8, 400))
+    found = sketch_spectrum(lambda x: matrix @ x, torch.rand(400))
+    assert found.squares.shape[1] == DEPTH
+    assert found.above(1e-6) == 400
+    assert not found.settled(1e-6)
+
+
+def test_a_sketch_of_a_channel_that_says_nothing() -> None:
+    found = sketch_spectrum(lambda x: torch.ones(3, dtype=torch.float64), torch.zeros(2, 2))
+    assert found.above(1e-3) == 0
+    assert found.kept(torch.ones(4, dtype=torch.float64), 1e-3).tolist() == [0.0] * 4

@@ -366,7 +366,7 @@ def _descent(name: str, steps: int, restarts: int) -> Matching:
     """The objective of :func:`inverting_gradients`, descended at a rate that falls to zero along half a cosine."""
     tv, signed = DESCENTS[name]
     solver = Descent(Adam(RATE), steps, gradient=(Sign(),) if signed else (), schedule=CosineDecay())
-    return replace(inverting_gradients(tv=tv, restarts=restarts), solver=solver, name=name)
+    return replace(inverting_gradients(tv=tv, restarts=restarts), solver=solver, name=name, along=True)
 
 
 def _begun(attack: Attack, start: Tensor | None) -> Attack:

@@ -25,7 +25,7 @@ from leakgauge.errors import Inapplicable
 from leakgauge.inversion import infer_labels
 from leakgauge.inversion.labels import read_or_none
 from leakgauge.inversion.matching import too_narrow, widen
-from leakgauge.inversion.mismatch import OUTSIDE, continue_from, layer_mismatch, outside
+from leakgauge.inversion.mismatch import OUTSIDE, continue_from, layer_mismatch, outside, settle_from
 
 
 class Cause(StrEnum):
@@ -78,13 +78,30 @@ class Three:
 
 
 @dataclass(frozen=True)
+class Settled:
+    """Where searches with the weight ``smoothness`` of total variation settle, beside noise: mismatch plus that term, once from the
+    truth and once from what was found. ``shown`` says of each whether its image shows the truth.
+    """
+
+    smoothness: float
+    truth: float
+    found: float
+    shown: tuple[bool, bool]
+
+    @property
+    def finds_truth(self) -> bool:
+        """Whether a search would show the truth: the one from what was found does, or the one that began there stays and is no worse."""
+        return self.shown[1] or (self.shown[0] and self.truth <= (1 + ALIKE) * self.found)
+
+
+@dataclass(frozen=True)
 class TruthTest:
     """How well the truth, the result and the null run explain what was sent, and the ``cause`` that follows for a failure.
 
     ``mismatch`` is :func:`~leakgauge.inversion.mismatch.layer_mismatch` with what the adversary knows, ``objective`` the attack's own,
     where it has one. ``informed`` is the mismatch of the truth with everything that the client used except its noise. ``lacks`` names
     what would make the truth fit. Differences up to ``rounding`` mean nothing. ``continued`` is the mismatch that a continued search
-    reached, where one was made.
+    reached, where one was made. ``settled`` compares like with like where the truth itself does not fit, because of noise.
     """
 
     cause: Cause
@@ -94,6 +111,7 @@ class TruthTest:
     objective: Three | None = None
     lacks: tuple[Knowledge, ...] = ()
     continued: float | None = None
+    settled: Settled | None = None
 
 
 @runtime_checkable
@@ -109,6 +127,10 @@ place of the signal."""
 DRAWS = 3
 CLOSE = 0.5
 """A search is continued where it left at most this share of the null run's mismatch."""
+ALIKE = 0.01
+"""Two searches that settle within this share of each other have come as far: a few dozen replays do not tell them apart."""
+SMOOTHNESS = (0.1, 0.01)
+"""Weights of total variation of the searches that are started at the truth: those of the recipes that race in ``strongest``."""
 
 
 def explain(
@@ -131,6 +153,11 @@ def explain(
         m(x̂) > m(x) + ε             search        a better search would have preferred the truth
         m(x̂) > m*(x) + ε otherwise  knowledge     with what the adversary lacks it would have
         otherwise                   information   another image explains what was sent as well
+
+    Where noise or a defense keeps even the informed truth from fitting (m*(x) > ε), a search that may choose every pixel fits part of the
+    noise, and explains more than the truth does wherever it ends. There like is compared with like: the same short search, with a prior,
+    starts at the truth and at x̂ (:class:`Settled`). If the one from the truth still shows it and explains as much as the other, or if the
+    other shows it too, the cause is *search*; where such a search cannot be made, it is *untested*.
 
     Labels that a rule of ours reads in the same observation are no knowledge that an adversary lacks: an attack that looked for them
     itself and found others failed as a search. The attack's own objective, which has priors too, must agree that the truth is no
@@ -178,7 +205,37 @@ def explain(
             cause, lacks = Cause.SEARCH, ()
     else:
         cause = Cause.INFORMATION
-    return TruthTest(cause, Three(at_truth, at_found, at_null), informed, rounding, objective, lacks, continued)
+    settled = None
+    if cause is not Cause.SEARCH and thorough and informed > rounding:
+        settled = _settle(victim, seen, (x, ours), (best, _own(found, ours)), shows, seed)
+        if settled is None or settled.finds_truth:
+            cause, lacks = Cause.UNTESTED if settled is None else Cause.SEARCH, ()
+    return TruthTest(
+        cause, Three(at_truth, at_found, at_null), informed, rounding, objective, lacks, continued, settled
+    )
+
+
+def _settle(
+    victim: Victim,
+    seen: Observation,
+    truth: tuple[Tensor, Targets],
+    found: tuple[Tensor, Targets],
+    shows: Callable[[Tensor], bool] | None,
+    seed: int,
+) -> Settled | None:
+    """The first pair of searches that finds the truth, or else the last; None where the mismatch cannot be followed downhill."""
+    if not _continues(victim, seen):
+        return None
+    made = None
+    for smoothness in SMOOTHNESS:
+        (near, own), (far, other) = (
+            settle_from(victim, seen, victim.to_input(x), y, smoothness=smoothness, seed=seed)
+            for x, y in (truth, found)
+        )
+        made = Settled(smoothness, own, other, (True, False) if shows is None else (shows(near), shows(far)))
+        if made.finds_truth:
+            break
+    return made
 
 
 @dataclass(frozen=True, eq=False)

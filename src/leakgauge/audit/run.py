@@ -207,7 +207,8 @@ def _with_directions(record: Record, setup: Setup, folder: Path, *, asked: bool)
     except Inapplicable as refusal:
         said = (f"directions were not measured: {refusal}",) if asked else ()
         return replace(record, notes=(*record.notes, *said))
-    pictures = save_pictures(case, {"kept": left.float().cpu(), "lost": lost.float().cpu()}, folder)
+    shown = {"kept": left, "lost": lost}
+    pictures = save_pictures(case, {name: one.float().cpu() for name, one in shown.items() if one is not None}, folder)
     return replace(record, identifiable=facts, pictures={**record.pictures, **pictures})
 
 

@@ -12,6 +12,8 @@ from leakgauge.core import Observation, PerSample, Signal, Targets, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.core.spaces import Space
 from leakgauge.inversion.defended import explained_direction, useful
+from leakgauge.inversion.priors import TotalVariation
+from leakgauge.inversion.terms import Candidate
 
 SWAPS = 64
 """Replays that may be spent on giving labels to the images of a batch."""
@@ -88,30 +90,66 @@ def continue_from(
 ) -> tuple[Tensor, float]:
     """The image that L-BFGS on :func:`layer_mismatch` comes to from ``x``, and its mismatch.
 
-    The mean square by which pixels are outside of their bounds is added; what is outside by more than ``OUTSIDE`` is no image. It ends at
-    a mismatch of ``goal``, or when ``ROUND`` more replays do not halve it. No prior takes part.
+    It ends at a mismatch of ``goal``, or when ``ROUND`` more replays do not halve it. No prior takes part.
     """
-    moved = x.detach().double().requires_grad_()  # of which the model sees what its own type holds
-    best, least = x.detach().clone(), math.inf
-
-    def closure() -> Tensor:
-        nonlocal best, least
-        image = moved.to(x)
-        value, beyond = _mismatch(victim, seen, image, y, seed=seed), outside(victim.space, image)
-        total = value + beyond.square().mean().double()
-        (moved.grad,) = torch.autograd.grad(total, moved)
-        if float(value.detach()) < least and bool(beyond.abs().max() <= OUTSIDE):
-            best, least = image.detach().clone(), float(value.detach())
-        return total.detach()
-
+    descent = _Downhill(victim, seen, x, y, seed=seed)
     for _ in range(MOST_REPLAYS // ROUND):
-        before = least
-        torch.optim.LBFGS(
-            [moved], max_iter=ROUND, max_eval=ROUND, tolerance_grad=0, tolerance_change=0, line_search_fn="strong_wolfe"
-        ).step(closure)
-        if least <= goal or not least < 0.5 * before:
+        before = descent.least
+        descent(ROUND)
+        if descent.least <= goal or not descent.least < 0.5 * before:
             break
-    return best, least
+    return descent.best, descent.least
+
+
+SETTLING = 60
+"""Replays of a search that settles: beside noise a mismatch never halves, so a number must do."""
+
+
+def settle_from(
+    victim: Victim, seen: Observation, x: Tensor, y: Targets, *, smoothness: float, seed: int = 0
+) -> tuple[Tensor, float]:
+    """The image that L-BFGS on mismatch + ``smoothness`` · total variation comes to from ``x`` in ``SETTLING`` replays, and that sum."""
+    descent = _Downhill(victim, seen, x, y, seed=seed, smoothness=smoothness)
+    descent(SETTLING)
+    return descent.best, descent.least
+
+
+class _Downhill:
+    """L-BFGS on :func:`layer_mismatch` plus the mean square by which pixels are outside of their bounds.
+
+    With a weight ``smoothness`` of total variation, pixels that leave their bounds count as if they were at them, since a prior keeps many
+    there. ``best`` is the image of the ``least`` sum without the bounds; what is outside by more than ``OUTSIDE`` is no image.
+    """
+
+    def __init__(
+        self, victim: Victim, seen: Observation, x: Tensor, y: Targets, *, seed: int, smoothness: float | None = None
+    ) -> None:
+        self.victim, self.seen, self.x, self.y, self.seed, self.smoothness = victim, seen, x, y, seed, smoothness
+        self.moved = x.detach().double().requires_grad_()  # of which the model sees what its own type holds
+        self.best, self.least = x.detach().clone(), math.inf
+
+    def __call__(self, replays: int) -> None:
+        torch.optim.LBFGS(
+            [self.moved],
+            max_iter=replays,
+            max_eval=replays,
+            tolerance_grad=0,
+            tolerance_change=0,
+            line_search_fn="strong_wolfe",
+        ).step(self._closure)
+
+    def _closure(self) -> Tensor:
+        raw = self.moved.to(self.x)
+        beyond = outside(self.victim.space, raw)
+        image = raw if self.smoothness is None else self.victim.space.project(raw)
+        value = _mismatch(self.victim, self.seen, image, self.y, seed=self.seed)
+        if self.smoothness is not None:
+            value = value + self.smoothness * TotalVariation()(Candidate(image[None], self.victim, None, 1)).double()[0]
+        total = value + beyond.square().mean().double()
+        (self.moved.grad,) = torch.autograd.grad(total, self.moved)
+        if float(value.detach()) < self.least and bool(outside(self.victim.space, image).abs().max() <= OUTSIDE):
+            self.best, self.least = image.detach().clone(), float(value.detach())
+        return total.detach()
 
 
 def label_images(victim: Victim, seen: Observation, x: Tensor, labels: Tensor, *, seed: int = 0) -> Tensor:

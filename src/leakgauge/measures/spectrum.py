@@ -15,6 +15,10 @@ MOST_ENTRIES = 2**25
 """Numbers that the derivative may hold (256 MiB)."""
 MOST_PRODUCTS = 2**31
 """Numbers that are computed of it in all: some minutes of one core."""
+PROBES, DEPTH = 8, 64
+"""Random vectors of a sketch, and the products with JᵀJ that each of them gets."""
+MOVED, MOVED_DB = 0.1, 0.5
+"""By how much the second half of the products may change the share of directions, and the PSNR, of a sketch that is used."""
 EPSILON = torch.finfo(torch.float64).eps
 CHUNK = 2**22
 """Numbers that one batch of products may hold (32 MiB)."""
@@ -33,6 +37,10 @@ class Spectrum:
     directions: Tensor
     scale: float
     resolution: float
+
+    @property
+    def largest(self) -> float:
+        return float(self.values[0])
 
     def above(self, noise: float, *, spread: float = SPREAD) -> int:
         """Directions that a signal with noise of deviation ``noise`` = s on each entry still tells: those with s/σ_i below ``spread``."""
@@ -63,31 +71,50 @@ class Spectrum:
         return (self.directions.square().T @ self.variances(noise, spread=spread)) / spread**2
 
 
+class _Derivative:
+    """Products with J = ∂f/∂x at ``x``. Jᵀu is linear in u, so one graph of it gives J v too, by reverse derivatives alone."""
+
+    def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor) -> None:
+        self.x = x.detach().double().requires_grad_()
+        with torch.enable_grad():
+            self.value = f(self.x)
+            self.u = torch.zeros_like(self.value, requires_grad=True)
+            made = (
+                torch.autograd.grad(self.value, self.x, self.u, create_graph=True) if self.value.requires_grad else ()
+            )
+        self.pulled = made[0] if made and made[0].requires_grad else None
+        self.n, self.m = self.x.numel(), self.value.numel()
+        self.scale = float(self.value.detach().square().mean().sqrt())
+
+    def push(self, v: Tensor) -> Tensor:
+        """J v for each row of ``v`` (k, n), as (k, m)."""
+        assert self.pulled is not None
+        given = v.view(len(v), *self.x.shape)
+        return torch.autograd.grad(self.pulled, self.u, given, is_grads_batched=True, retain_graph=True)[0]
+
+    def gram(self, v: Tensor) -> Tensor:
+        """JᵀJ v for each row of ``v`` (k, n)."""
+        pushed = self.push(v)
+        return torch.autograd.grad(self.value, self.x, pushed, is_grads_batched=True, retain_graph=True)[0].flatten(1)
+
+    def in_chunks(self, product: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
+        return torch.cat([product(batch) for batch in v.split(max(1, CHUNK // self.m))])
+
+
 def spectrum(f: Callable[[Tensor], Tensor], x: Tensor) -> Spectrum:
     """The spectrum of ``f`` (x of any shape → (m,)) at ``x``, in float64.
 
-    Jᵀu is linear in u, so one graph of it gives J e_i for batches of unit vectors e_i, by reverse derivatives alone. If J is too large to
-    be held, its Gram matrix JᵀJ is decomposed instead, which resolves singular values to about √ε of the largest only.
+    The rows of J are products with unit vectors. If J is too large to be held, its Gram matrix JᵀJ is decomposed instead, which resolves
+    singular values to about √ε of the largest only.
     """
-    x = x.detach().double().requires_grad_()
-    with torch.enable_grad():
-        value = f(x)
-        n, m = x.numel(), value.numel()
-        if n * m > MOST_PRODUCTS:
-            raise BadInput(f"a spectrum of {n} values by {m} numbers is too large (at most {MOST_PRODUCTS} products)")
-        u = torch.zeros_like(value, requires_grad=True)
-        (pulled,) = torch.autograd.grad(value, x, u, create_graph=True) if value.requires_grad else (None,)
-    scale = float(value.detach().square().mean().sqrt())
-    if pulled is None or not pulled.requires_grad:
+    at = _Derivative(f, x)
+    n, m, x, scale = at.n, at.m, at.x, at.scale
+    if n * m > MOST_PRODUCTS:
+        raise BadInput(f"a spectrum of {n} values by {m} numbers is too large (at most {MOST_PRODUCTS} products)")
+    if at.pulled is None:
         return Spectrum(x.new_zeros(n).detach(), torch.eye(n, dtype=x.dtype, device=x.device), scale, 0.0)
-    whole, rows = n * m <= MOST_ENTRIES, list[Tensor]()
-    for batch in torch.eye(n, dtype=x.dtype, device=x.device).split(max(1, CHUNK // m)):
-        given = batch.view(len(batch), *x.shape)
-        (row,) = torch.autograd.grad(pulled, u, given, is_grads_batched=True, retain_graph=True)
-        if not whole:
-            (row,) = torch.autograd.grad(value, x, row, is_grads_batched=True, retain_graph=True)
-        rows.append(row.flatten(1))
-    found = torch.cat(rows)
+    whole = n * m <= MOST_ENTRIES
+    found = at.in_chunks(at.push if whole else at.gram, torch.eye(n, dtype=x.dtype, device=x.device))
     if whole:
         _, values, directions = torch.linalg.svd(found.T, full_matrices=n > m)
         padded = torch.cat([values, values.new_zeros(n - len(values))])
@@ -95,3 +122,113 @@ def spectrum(f: Callable[[Tensor], Tensor], x: Tensor) -> Spectrum:
     squares, vectors = torch.linalg.eigh((found + found.T) / 2)
     values = squares.flip(0).clamp_min(0).sqrt()
     return Spectrum(values, vectors.T.flip(0), scale, math.sqrt(EPSILON * n) * float(values[0]))
+
+
+@dataclass(frozen=True, eq=False)
+class Sketch:
+    """What random products tell of a spectrum that is too large to compute: for each of k probes, ``squares`` (k, d) of singular values
+    with the shares ``weights`` (k, d) of the n directions that are near each of them. ``scale`` and ``resolution`` as in :class:`Spectrum`.
+
+    Ref: Ubaru, Chen and Saad 2017, Algorithm 1 — stochastic Lanczos quadrature
+    """
+
+    squares: Tensor
+    weights: Tensor
+    size: int
+    scale: float
+    resolution: float
+    gram: Callable[[Tensor], Tensor] | None
+    half: Sketch | None = None
+    """The same after half of the products, to see whether more of them would change anything."""
+
+    def settled(self, noise: float, *, spread: float = SPREAD) -> bool:
+        """Whether the second half of the products changed little. Small singular values far below the largest are found last."""
+        if self.half is None:
+            return True
+        moved = abs(self.above(noise, spread=spread) - self.half.above(noise, spread=spread))
+        return (
+            moved <= MOVED * self.size
+            and abs(self.psnr(noise, spread=spread) - self.half.psnr(noise, spread=spread)) <= MOVED_DB
+        )
+
+    @property
+    def largest(self) -> float:
+        return float(self.squares.max().clamp_min(0).sqrt())
+
+    def above(self, noise: float, *, spread: float = SPREAD) -> int:
+        """As :meth:`Spectrum.above`, estimated."""
+        return round(self.size * float(self._above(noise, spread).mean()))
+
+    def error(self, noise: float, *, spread: float = SPREAD) -> float:
+        """Standard error of :meth:`above` over the probes."""
+        return self.size * float(self._above(noise, spread).std()) / math.sqrt(len(self.weights))
+
+    def psnr(self, noise: float, *, spread: float = SPREAD) -> float:
+        """As :meth:`Spectrum.psnr`, estimated."""
+        variances = 1 / (self.squares / noise**2 + 1 / spread**2)
+        return -10 * math.log10(float((self.weights * variances).sum(1).mean()))
+
+    def kept(self, change: Tensor, noise: float, *, spread: float = SPREAD) -> Tensor:
+        """As :meth:`Spectrum.kept`, to what ``DEPTH`` products resolve: f(JᵀJ)·change, for f(λ) = λ / (λ + s²/τ²)."""
+        if self.gram is None or not bool(change.any()):
+            return torch.zeros_like(change)
+        matrix, basis = _lanczos(self.gram, change[None])
+        squares, vectors = _ritz(matrix)
+        shares = squares / (squares + noise**2 / spread**2)
+        return change.norm() * torch.einsum("kij,kj,kj,kin->n", vectors, shares, vectors[:, 0], basis)
+
+    def _above(self, noise: float, spread: float) -> Tensor:
+        least = max(noise / spread, self.resolution) ** 2
+        return torch.where(self.squares > least, self.weights, 0.0).sum(1)
+
+
+def sketch_spectrum(f: Callable[[Tensor], Tensor], x: Tensor, *, seed: int = 0) -> Sketch:
+    """The spectrum of ``f`` at ``x`` as ``PROBES`` random vectors see it, in twice ``PROBES`` · ``DEPTH`` products, whatever the size of x.
+
+    What it resolves are squares of singular values to about ε of the largest, so singular values to √ε.
+    """
+    at = _Derivative(f, x)
+    if at.pulled is None:
+        return Sketch(at.x.new_zeros(2, 1).detach(), at.x.new_ones(2, 1).detach(), at.n, at.scale, 0.0, None)
+    signs = torch.randint(0, 2, (PROBES, at.n), generator=torch.Generator().manual_seed(seed)) * 2.0 - 1
+
+    def gram(v: Tensor) -> Tensor:
+        return at.in_chunks(at.gram, v)
+
+    matrix, _ = _lanczos(gram, signs.to(at.x))
+    depth = matrix.shape[-1]
+    found, half = (_ritz(matrix[:, :d, :d]) for d in (depth, max(1, depth // 2)))
+    resolution = math.sqrt(EPSILON * at.n) * float(found[0].max().sqrt())
+    rest = (at.n, at.scale, resolution, gram)
+    at_half = (
+        Sketch(half[0], half[1][:, 0].square(), *rest) if depth == DEPTH else None
+    )  # fewer: nothing was left to find
+    return Sketch(found[0], found[1][:, 0].square(), *rest, half=at_half)
+
+
+def _ritz(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (k, d), which are squares here, and eigenvectors (k, d, d), one per column."""
+    squares, vectors = torch.linalg.eigh(matrix)
+    return squares.clamp_min(0), vectors
+
+
+def _lanczos(gram: Callable[[Tensor], Tensor], start: Tensor) -> tuple[Tensor, Tensor]:
+    """The matrix JᵀJ in the Krylov spaces of the rows of ``start`` (k, n), (k, d, d), and their bases (k, d, n)."""
+    basis = [start / start.norm(dim=1, keepdim=True)]
+    diagonal, beside = list[Tensor](), list[Tensor]()
+    for step in range(min(DEPTH, start.shape[1])):
+        moved = gram(basis[-1])
+        diagonal.append((moved * basis[-1]).sum(1))
+        known = torch.stack(basis, 1)
+        for _ in range(2):  # against all, twice: rounding would bring found directions back
+            moved = moved - torch.einsum("kd,kdn->kn", torch.einsum("kdn,kn->kd", known, moved), known)
+        length = moved.norm(dim=1)
+        if step + 1 == min(DEPTH, start.shape[1]) or not bool((length > EPSILON * diagonal[0].abs()).any()):
+            break
+        beside.append(length)
+        basis.append(moved / length.clamp_min(torch.finfo(length.dtype).tiny)[:, None])
+    matrix = torch.diag_embed(torch.stack(diagonal, 1))
+    if beside:
+        off = torch.stack(beside, 1)
+        matrix = matrix + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
+    return matrix, torch.stack(basis, 1)

@@ -51,13 +51,16 @@ def identifiable(record: Record) -> str:
     >>> from leakgauge.audit.identifiability import Identifiable
     >>> identifiable(SimpleNamespace(identifiable=Identifiable(784, 512, 1e-8, "rounding", 31.42, 2.0, 0.0)))
     'Near the true images, what is shared determines 512 of 784 directions above rounding; the local limit is a PSNR of 31.4 dB.'
+    >>> identifiable(SimpleNamespace(identifiable=Identifiable(12288, 5300, 1e-2, "defense", 13.2, 2.0, 0.0, error=61.0)))[:99]
+    'Near the true images, what is shared determines about 5300 (± 122) of 12288 directions above the de'
     """
     found = record.identifiable
     if found is None:
         return ""
     level = "rounding" if found.source == "rounding" else "the defense's noise"
+    above = f"about {found.above} (± {number(2 * found.error, 0)})" if found.error else str(found.above)
     return (
-        f"Near the true images, what is shared determines {found.above} of {plural(found.directions, 'direction')} above {level}; the "
+        f"Near the true images, what is shared determines {above} of {plural(found.directions, 'direction')} above {level}; the "
         f"local limit is a PSNR of {number(found.psnr, 1)} dB."
     )
 

@@ -70,6 +70,15 @@ def _test(test: TruthTest) -> list[tuple[str, str]]:
         rows.append(("Mismatch of the truth with all the client used", _figure(test.informed)))
     if test.continued is not None:
         rows.append(("Mismatch after the search was continued", _figure(test.continued)))
+    if test.settled is not None:
+        one = test.settled
+        still, now = ("shows the truth" if shown else "does not show the truth" for shown in one.shown)
+        rows.append(
+            (
+                f"Searched again with a prior ({one.smoothness:g} · total variation)",
+                f"from the truth to {_figure(one.truth)}, which {still}; from the result to {_figure(one.found)}, which {now}",
+            )
+        )
     if test.objective is not None:
         one = test.objective
         rows.append(("Objective of the attack", _three(one.truth, one.found, one.null)))
