@@ -58,7 +58,7 @@ class TokenSpans:
         sets = token_sets(spans, among, size, guess=False)
         found = self._sentences(spans, sets, size, guess=False, seed=seed)
         answer = _answer(spans, sets, found, size, guess=False, filler=filler)
-        guess = not answer.whole and spans.coarse
+        guess = spans.coarse and not answer.whole and answer.sentences < size
         if guess:
             sets = token_sets(spans, among, size, guess=True)
             found = self._sentences(spans, sets, size, guess=True, seed=seed)
@@ -279,7 +279,8 @@ def stated(limits: Sequence[SpanLimit]) -> tuple[tuple[str, str], ...]:
         if limit.first_step:
             why += ", first step: only what the first factor makes of the inputs is seen"
         rows.append((f"{limit.level} from {limit.layer}: at most", f"{limit.most} {limit.counts} ({why})"))
-        rows.append((f"{limit.level} from {limit.layer}: directions in this update", str(limit.rank)))
+        seen = str(limit.rank) if limit.clear else f"{limit.rank}, and others may be hidden in noise or rounding"
+        rows.append((f"{limit.level} from {limit.layer}: directions in this update", seen))
     return tuple(rows)
 
 

@@ -17,7 +17,7 @@ from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.labels import batch_size
 from leakgauge.inversion.readers import Reading, TextReader, own_ids, text_reader
-from leakgauge.inversion.row_spans import RowSpan, row_span
+from leakgauge.inversion.row_spans import CLEAR, RowSpan, row_span
 
 ROOMY = 0.25
 """In a decoder the first layer with this share of its directions outside the span is taken; otherwise the one with the most."""
@@ -38,6 +38,7 @@ class SpanLimit:
     ``level`` "tokens": the layer reads each token by itself; "sentences": it reads the context. The layers that read the same input, of
     ``width``, have ``rows`` outputs together (adapters: the sum of their ranks). Their gradient has at most ``attainable`` directions, as a
     larger batch of the adversary's own shows; ``rank`` of them are above rounding or noise in this update, and ``filled`` may be. The
+    weakest of these is ``weakest`` times as large as the noise; if it is not ``clear`` of it, other directions may be hidden in it. The
     batch has ``places``. ``by_place``: a token has another input at each place. ``adapters``: only adapters are shared. ``first_step``:
     their second factor is zero, so the first has no gradient, and only what the first makes of the input is seen.
     """
@@ -49,6 +50,8 @@ class SpanLimit:
     attainable: int
     rank: int
     filled: int
+    weakest: float
+    clear: bool
     places: int
     by_place: bool
     adapters: bool
@@ -65,9 +68,14 @@ class SpanLimit:
         return "distinct tokens" if self.level == "tokens" and not self.by_place else "tokens"
 
     @property
-    def fits(self) -> bool:
-        """Whether the batch has fewer inputs than its gradient could show."""
+    def room(self) -> bool:
+        """Whether the gradient has directions that no input of the batch fills."""
         return self.filled < min(self.width, self.attainable)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the gradient shows every input of the batch: there is room for others, and noise hides none."""
+        return self.room and self.clear
 
     @property
     def certain(self) -> bool:
@@ -141,7 +149,7 @@ def find_spans(victim: Victim, seen: Observation, signal: Signal, *, padding: in
         raise Inapplicable(
             "no layer that reads single tokens shares a gradient: the first attention is fixed, withheld or has none"
         )
-    fitting = [level for level in levels if level.limit.fits]
+    fitting = [level for level in levels if level.limit.room]
     if not fitting:
         raise Inapplicable(too_many(max((level.limit for level in levels), key=lambda limit: limit.most)))
     heard = [probe.heard[level.reading.module] for level in fitting]
@@ -157,7 +165,7 @@ def find_spans(victim: Victim, seen: Observation, signal: Signal, *, padding: in
         level = _level(reading, victim, seen, signal, probe.crowd)
         if level is None:
             continue
-        if not level.limit.fits:
+        if not level.limit.room:
             full = level.limit if full is None or level.limit.most > full.most else full
             continue
         if bool((probe.heard[reading.module] | ~passing).all()):
@@ -235,7 +243,7 @@ def _level(reading: Reading, victim: Victim, seen: Observation, signal: Signal, 
     span = row_span([one.gradient(signal) for one in shared], inputs=places, floors=floors)
     if span is None:
         return None
-    largest = row_span([one.gradient(crowd) for one in shared], inputs=max(span.rows, span.width))
+    largest = row_span([one.gradient(crowd) for one in shared], inputs=None)
     bound = min(span.rows, span.width)
     attainable = bound if largest is None or largest.rank < NEARLY * bound else largest.rank
     inner = [_is_adapter(one.module) for one in reading.readers]
@@ -247,6 +255,8 @@ def _level(reading: Reading, victim: Victim, seen: Observation, signal: Signal, 
         attainable=attainable,
         rank=span.rank,
         filled=span.filled,
+        weakest=span.weakest,
+        clear=span.clear,
         places=places,
         by_place=reading.by_place,
         adapters=all(inner),
@@ -285,6 +295,12 @@ def _heard(reader: TextReader, reading: Reading, own: Signal, ids: Tensor) -> Te
 
 
 def too_many(limit: SpanLimit) -> str:
+    """Why the limit does not fit."""
+    if limit.room:
+        return (
+            f"the weakest of the {limit.rank} directions of {limit.layer} is only {limit.weakest:.1f} times as large as the noise, so "
+            f"others may be hidden in it (they are not if it is {CLEAR:g} times as large)"
+        )
     what = "ranks of the adapters" if limit.adapters and limit.rows < limit.width else "directions"
     return (
         f"the gradient of {limit.layer} fills all {min(limit.width, limit.attainable)} {what}: the batch has as many {limit.counts} "
