@@ -82,7 +82,7 @@ class TokenSpans:
         level = spans.sentences
         if level is None:
             return Found()
-        if spans.reader.causal:
+        if spans.reader.layout.causal:
             return by_place(spans.reader, level.reading, level.span, sets, size, guess=guess)
         return by_descent(spans.reader, level.reading, level.span, sets, size, tries=self.tries, seed=seed)
 

@@ -231,9 +231,7 @@ class _Weighed:
         return zip(given, self.gradients, self.spreads, strict=True)
 
     @classmethod
-    def of(
-        cls, given: Sequence[_Given], gradients: list[Tensor], scale: Tensor, inputs: int | None
-    ) -> _Weighed:
+    def of(cls, given: Sequence[_Given], gradients: list[Tensor], scale: Tensor, inputs: int | None) -> _Weighed:
         spreads, uneven = [0.0] * len(gradients), 0.0
         if inputs is None:
             return cls(gradients, scale, spreads, uneven)
@@ -248,7 +246,7 @@ class _Weighed:
 
 
 def _white(beyond: Tensor, shape: tuple[int, ...], used: int) -> tuple[float, float]:
-    """σ of noise with these singular values after ``used`` directions of a matrix of ``shape``, and the largest one it has if it is white."""
+    """σ of noise with these singular values after ``used`` directions of a matrix of ``shape``, and its largest one if it is white."""
     rows, columns = shape
     sigma = math.sqrt(float(beyond.square().sum()) / ((rows - used) * (columns - used)))
     return sigma, sigma * (math.sqrt(rows) + math.sqrt(columns))
@@ -257,8 +255,8 @@ def _white(beyond: Tensor, shape: tuple[int, ...], used: int) -> tuple[float, fl
 def _end_noise(g: Tensor) -> float:
     """σ of the noise in a matrix that may be almost full of inputs: that of the longest end of its singular values that looks white.
 
-    In an end that does, the largest value is at most ``EDGE`` times √rows + √columns, in units of the σ that their median shows: in a square of
-    white noise of n × n the median is 0.81 σ √n. 0 if no end of ``TAIL`` values does.
+    In an end that does, the largest value is at most ``EDGE`` times √rows + √columns, in units of the σ that their median shows. 0 if no
+    end of ``TAIL`` values does.
     """
     s, (rows, columns) = torch.linalg.svdvals(g), g.shape
     for used in range(len(s) - TAIL):

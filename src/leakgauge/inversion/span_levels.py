@@ -16,7 +16,7 @@ from leakgauge.core import Observation, Signal, Tokens, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.labels import batch_size
-from leakgauge.inversion.readers import Reading, TextReader, own_ids, text_reader
+from leakgauge.inversion.readers import Layout, Reading, TextReader, find_layout, own_ids
 from leakgauge.inversion.row_spans import CLEAR, RowSpan, row_span
 
 ROOMY = 0.25
@@ -122,14 +122,14 @@ class Probe:
     a batch with more tokens than directions.
     """
 
-    reader: TextReader
+    layout: Layout
     heard: dict[str, Tensor]
     ends_heard: bool
     crowd: Signal
 
 
 _PROBED: WeakKeyDictionary[Victim, dict[tuple[int, int | None, tuple[str, ...]], Probe]] = WeakKeyDictionary()
-"""A probe takes several gradients of the whole model, and is the same for every update."""
+"""A probe takes several gradients of the whole model, and is the same for every update. It holds nothing of the victim itself."""
 
 
 def find_spans(victim: Victim, seen: Observation, signal: Signal, *, padding: int | None, seed: int) -> Spans:
@@ -142,7 +142,7 @@ def find_spans(victim: Victim, seen: Observation, signal: Signal, *, padding: in
     require_gradients(seen.channel)
     require_no_decay(seen.channel)
     probe = _probe(victim, tuple(signal), padding=padding, seed=seed)
-    reader, single, context = probe.reader, *_first_readings(probe.reader)
+    single, context = _first_readings(probe.layout)
     alone = [_level(reading, victim, seen, signal, probe.crowd) for reading in single]
     levels = [level for level in alone if level is not None]
     if not levels:
@@ -171,19 +171,19 @@ def find_spans(victim: Victim, seen: Observation, signal: Signal, *, padding: in
         if bool((probe.heard[reading.module] | ~passing).all()):
             if chosen is None or level.span.free > chosen.span.free:
                 chosen = level
-            if reader.causal and chosen.span.free >= ROOMY * chosen.span.width:
+            if probe.layout.causal and chosen.span.free >= ROOMY * chosen.span.width:
                 break
     silent = tuple((~passing).nonzero().flatten().tolist())
     said = [chosen.limit] if chosen is not None else [full] if full is not None else []
     coarse = any(level.span.coarse for level in (*fitting, *((chosen,) if chosen is not None else ())))
     limits = (*(level.limit for level in fitting), *said)
-    return Spans(reader, tuple(fitting), chosen, silent, probe.ends_heard, coarse, limits)
+    return Spans(TextReader(victim, probe.layout), tuple(fitting), chosen, silent, probe.ends_heard, coarse, limits)
 
 
-def _first_readings(reader: TextReader) -> tuple[list[Reading], list[Reading]]:
+def _first_readings(layout: Layout) -> tuple[list[Reading], list[Reading]]:
     """Those that read single tokens, and the first of those that read the context."""
-    context = [reading for reading in reader.readings if not reading.alone]
-    return [reading for reading in reader.readings if reading.alone], context[:DEEPEST]
+    context = [reading for reading in layout.readings if not reading.alone]
+    return [reading for reading in layout.readings if reading.alone], context[:DEEPEST]
 
 
 def _probe(victim: Victim, names: tuple[str, ...], *, padding: int | None, seed: int) -> Probe:
@@ -194,14 +194,15 @@ def _probe(victim: Victim, names: tuple[str, ...], *, padding: int | None, seed:
 
 
 def _made_probe(victim: Victim, names: tuple[str, ...], *, padding: int | None, seed: int) -> Probe:
-    reader = text_reader(victim, names, seed=seed)
-    assert isinstance(victim.space, Tokens)  # the reader refuses others
-    readings = [reading for group in _first_readings(reader) for reading in group]
+    layout = find_layout(victim, names, seed=seed)
+    reader = TextReader(victim, layout)
+    assert isinstance(victim.space, Tokens)  # others are refused
+    readings = [reading for group in _first_readings(layout) for reading in group]
     used = {one.parameter for reading in readings for one in reading.readers}
     ids = victim.to_input(own_ids(victim.space, 1, seed=seed))
     fewest = min((min(reading.width, reading.rows) for reading in readings), default=0)
     some = (
-        ids[:, : fewest // 2] if reader.cuts and 4 <= fewest <= ids.shape[1] else ids
+        ids[:, : fewest // 2] if layout.cuts and 4 <= fewest <= ids.shape[1] else ids
     )  # a long one would fill the span
     own = _own_gradient(victim, some, used, seed=seed)
     heard = {reading.module: _at_length(_heard(reader, reading, own, some), ids.shape[1]) for reading in readings}
@@ -214,7 +215,7 @@ def _made_probe(victim: Victim, names: tuple[str, ...], *, padding: int | None, 
         ends_heard = any(bool(_heard(reader, reading, gradient, short[:, :text]).all()) for reading in readings)
     most = max((min(reading.width, reading.rows) for reading in readings), default=0)
     many = victim.to_input(own_ids(victim.space, math.ceil(CROWD * most / ids.shape[1]), seed=seed))
-    return Probe(reader, heard, ends_heard, _own_gradient(victim, many, used, seed=seed))
+    return Probe(layout, heard, ends_heard, _own_gradient(victim, many, used, seed=seed))
 
 
 def _at_length(heard: Tensor, length: int) -> Tensor:

@@ -22,6 +22,7 @@ from leakgauge.core import Tokens, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.core.running import output_at
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.inversion.readers import SAME, UNABLE, Continues
 from leakgauge.measures.intervals import clopper_pearson
 
 Sent = Literal["float32", "bfloat16", "int8", "noise"]
@@ -148,6 +149,20 @@ class DecoderBlocks:
             same = self.features(changed, len(self.blocks))[:, :-1]
             if float((same - features[:, :-1]).norm()) > CAUSAL * float(features.norm()):
                 raise Inapplicable("the model reads tokens that follow, so prompts cannot be found token by token")
+        self.continues: bool = self._goes_on(probe)
+
+    def _goes_on(self, ids: Tensor) -> bool:
+        """Whether candidates run beside each other after a memory have the features that each has by itself."""
+        model = self.victim.model
+        if ids.shape[1] < 2 or not (isinstance(model, Continues) and model.continues):
+            return False
+        start, candidates, cut = ids[0, :-1], ids[:, -1].unique(), len(self.blocks)
+        try:
+            beside = self._beside(start, candidates, cut)
+        except UNABLE:
+            return False
+        alone = self._alone(start, candidates, cut)
+        return beside.shape == alone.shape and float((beside - alone).norm()) <= SAME * float(alone.norm())
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -194,10 +209,16 @@ class DecoderBlocks:
 
     def after(self, start: Tensor, candidates: Tensor, cut: int) -> Tensor:
         """Features (n, width) of each of ``candidates`` (n,) at the place after ``start`` (k,)."""
+        if len(start) == 0 or not self.continues:
+            return self._alone(start, candidates, cut)
+        return self._beside(start, candidates, cut)
+
+    def _alone(self, start: Tensor, candidates: Tensor, cut: int) -> Tensor:
+        rows = torch.cat([start.expand(len(candidates), -1), candidates[:, None]], 1)
+        return torch.cat([self.features(part, cut)[:, -1] for part in rows.split(256)])
+
+    def _beside(self, start: Tensor, candidates: Tensor, cut: int) -> Tensor:
         model: Any = self.victim.model
-        if len(start) == 0 or not getattr(model, "continues", False):
-            rows = torch.cat([start.expand(len(candidates), -1), candidates[:, None]], 1)
-            return torch.cat([self.features(part, cut)[:, -1] for part in rows.split(256)])
         memory = model.memory()
         self.features(start[None], cut, memory=memory, fill=True)
         parts = candidates.split(1024)
