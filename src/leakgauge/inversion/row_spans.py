@@ -24,7 +24,7 @@ COARSE = 8.0
 """Noise this many times as large as float rounding is called noise: what is found by it is a guess."""
 ONCE = 0.21
 """Size of the error of one rounding, in units of ε: √(1/12 · 3/(8 ln 2)), the mean over mantissas of the same chance in each octave."""
-CLEAR = 4.0
+CLEAR = 2.5
 """If the weakest direction is this many times above the noise, none is hidden in it: with a gradual decline one would be nearer."""
 TAIL = 16
 """Directions that must be left to measure noise in."""

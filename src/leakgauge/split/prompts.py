@@ -257,11 +257,18 @@ class Probe:
     centre: Tensor
     first: Probe | None = None
 
-    def order(self, feature: Tensor, most: int) -> Tensor:
-        """The ids of the ``most`` likeliest tokens."""
-        guess = (feature - self.mean) @ self.weight
-        far = (self.table - self.centre - guess).square().sum(1)
-        return far.argsort()[:most]
+    def guess(self, feature: Tensor) -> Tensor:
+        """The embedding of the token that has this feature, by the regression."""
+        return self.centre + (feature - self.mean) @ self.weight
+
+    def step(self, feature: Tensor, token: Tensor, own: Tensor) -> Tensor:
+        """The same from a ``token`` with the feature ``own`` nearby: e + (z − z_own) W. What other tokens add to a feature cancels out."""
+        return self.table[token] + (feature - own) @ self.weight
+
+    def nearest(self, guess: Tensor, most: int, *, tested: Tensor) -> Tensor:
+        """The ids of the ``most`` tokens with the nearest embeddings, without those that were ``tested`` (vocab,)."""
+        far = (self.table - guess).square().sum(1).masked_fill(tested, math.inf)
+        return far.topk(min(most, int((~tested).sum())), largest=False).indices
 
 
 def fit_probe(blocks: DecoderBlocks, cut: int, public: Tensor, *, seed: int = 0) -> Probe:
@@ -314,8 +321,9 @@ def find_prompt(
 ) -> Recovered:
     """The prompt whose features (length, width) were ``sent``, token by token.
 
-    For each place it runs candidates after the prompt found so far, in the order of the probe. It stops at one that fits up to rounding,
-    after the whole vocabulary if need be. Where nothing can fit exactly it runs ``tried`` of them and takes the most likely one:
+    For each place it runs candidates after the prompt found so far: the ``FIRST`` nearest to the probe's guess, then those nearest to a
+    step from the best of them, and so on, more each time. It stops at one that fits up to rounding, after the whole vocabulary if need
+    be. Where nothing can fit exactly it runs ``tried`` of them and takes the most likely one:
     −‖z − z(v)‖² / 2σ² + log p(v | found so far). σ, the size of the noise, and the model are public.
     """
     found, count = torch.zeros(0, dtype=torch.long, device=sent.device), 0
@@ -323,19 +331,24 @@ def find_prompt(
     deviation = protection.deviation(sent)
     for target in sent:
         chosen = probe.first if probe.first is not None and len(found) == 0 else probe
-        order = chosen.order(target, blocks.space.vocab if exact else tried)
         likely = _next_scores(blocks, found) if protection.sent == "noise" else None
-        best, begin, size = (-math.inf, -1), 0, FIRST if exact else tried
-        while begin < len(order):
-            some = order[begin : begin + size]
+        tested = torch.zeros(blocks.space.vocab, dtype=torch.bool, device=sent.device)
+        best, nearest, guess = (-math.inf, -1), math.inf, chosen.guess(target)
+        left, size = blocks.space.vocab if exact else min(tried, blocks.space.vocab), FIRST
+        while left > 0:
+            some = chosen.nearest(guess, min(size, left), tested=tested)
+            tested[some] = True
             features = blocks.after(found, some, cut)
-            count, begin, size = count + len(some), begin + size, 4 * size
-            score = -(features - target).double().square().sum(1) / (2 * deviation**2)
+            count, left, size = count + len(some), left - len(some), 2 * size
+            far = (features - target).double().square().sum(1)
+            score = -far / (2 * deviation**2)
             score = score if likely is None else score + likely[some]
-            at = int(score.argmax())
+            at, close = int(score.argmax()), int(far.argmin())
             best = max(best, (float(score[at]), int(some[at])))
             if bool(protection.fits(features[at : at + 1], target)):
                 break
+            if float(far[close]) < nearest:
+                nearest, guess = float(far[close]), chosen.step(target, some[close], features[close])
         found = torch.cat([found, found.new_tensor([best[1]])])
     return Recovered(found, count)
 
