@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -174,6 +175,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--first", type=int, default=1000)
     parser.add_argument("--batches", type=int, default=20, help="batches for each size")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no batch after so many seconds")
     parser.add_argument("--out", type=Path, help="append one JSON line per batch; what it holds is not computed again")
     parser.add_argument("--from", dest="source", type=Path, help="print the table of an earlier --out file and stop")
     options = parser.parse_args()
@@ -182,11 +184,12 @@ def main() -> None:
         print(table([json.loads(line) for line in options.source.read_text(encoding="utf-8").splitlines()]))
         return
     rows: list[dict[str, Any]] = []
+    began = time.monotonic()
     if options.out is not None and options.out.is_file():
         rows = [json.loads(line) for line in options.out.read_text(encoding="utf-8").splitlines()]
     for part in options.parts:
         for key in cases(part, options.first, options.batches):
-            if any(key.items() <= row.items() for row in rows):
+            if any(key.items() <= row.items() for row in rows) or time.monotonic() - began > options.seconds:
                 continue
             rows.append(run(key, options.model, options.sentences))
             if options.out is not None:

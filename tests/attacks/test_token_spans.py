@@ -1,5 +1,8 @@
 """Sentences of whole batches, read off spans: exact and certified where the stated limits allow, refused or called a guess elsewhere."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -272,3 +275,12 @@ def test_a_token_that_is_read_like_another_is_not_certified(twins):
     found = token_spans()(victim, share(victim, Gradient(), x, y))
     assert found.certified.tolist() == [not twins]
     assert torch.equal(torch.where(found.x == 1, 12, found.x), torch.where(x == 1, 12, x))
+
+
+def test_a_victim_is_freed_after_the_attack():
+    victim, x, y = tiny_case("text_deep")
+    token_spans()(victim, share(victim, Gradient(), x, y))
+    gone = weakref.ref(victim)
+    del victim
+    gc.collect()
+    assert gone() is None

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from leakgauge.inversion.row_spans import row_span
+from leakgauge.inversion.row_spans import _median_value, precision, row_span
 
 
 def gradient(inputs: int, *, width: int = 40, rows: int = 60, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -88,3 +88,53 @@ def test_noise_that_is_the_same_everywhere_is_not_scaled():
     noise = 1e-3 * torch.randn(g.shape, generator=torch.Generator().manual_seed(3))
     span = row_span([g + noise], inputs=6)
     assert torch.equal(span.scale, torch.ones(40).double())
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [(torch.bfloat16, 2.0**-7), (torch.float16, 2.0**-10)])
+def test_bits_show_the_precision(dtype, expected):
+    values = torch.randn(500, generator=torch.Generator().manual_seed(0))
+    assert precision(values.to(dtype).float()) == expected == torch.finfo(dtype).eps
+    assert precision(values.to(dtype).double()) == expected
+    assert precision(values) == torch.finfo(torch.float32).eps
+    assert precision(values.to(dtype)) == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("inputs", [20, 500])
+def test_low_precision_is_known_where_no_direction_is_left_to_measure_it(dtype, inputs):
+    """k and v of a model with few heads have fewer rows than the batch may have tokens: ``inputs`` is what it has room for."""
+    rng = torch.Generator().manual_seed(4)
+    z = torch.randn(20, 96, generator=rng)
+    sent = [(torch.randn(rows, 20, generator=rng) @ z).to(dtype).float() for rows in (96, 32, 32)]
+    span = row_span(sent, inputs=inputs)
+    assert (span.rank, span.filled, span.coarse, span.clear) == (20, 20, True, True)
+    assert span.holds(z.double()).all()
+    assert not span.holds(torch.randn(1000, 96, generator=rng).double()).any()
+
+
+def test_noise_of_a_gradient_that_is_almost_full_is_read_off_its_end():
+    rng = torch.Generator().manual_seed(5)
+    z = torch.randn(20, 96, generator=rng)
+    sent = [torch.randn(rows, 20, generator=rng) @ z for rows in (96, 48, 48)]
+    noisy = [g + 0.01 * torch.randn(g.shape, generator=rng) for g in sent]
+    span = row_span(noisy, inputs=60)  # more than 48
+    assert (span.rank, span.coarse, span.clear) == (20, True, True)
+    assert span.holds(z.double()).all()
+    assert not span.holds(torch.randn(1000, 96, generator=rng).double()).any()
+
+
+def test_directions_that_noise_may_hide_are_said():
+    """Sizes from 1 to 10⁻⁴ without a gap: some are below the noise, and the weakest that is seen is near it."""
+    rng = torch.Generator().manual_seed(6)
+    z, delta = torch.randn(40, 96, generator=rng), torch.randn(96, 40, generator=rng) * torch.logspace(0, -4, 40)
+    sent = delta @ z
+    assert row_span([sent], inputs=60).clear
+    noisy = row_span([sent + 0.01 * torch.randn(sent.shape, generator=rng)], inputs=60)
+    assert noisy.rank < 40
+    assert not noisy.clear
+
+
+def test_median_of_white_noise():
+    for rows, columns in ((200, 200), (300, 100), (64, 500)):
+        drawn = torch.linalg.svdvals(torch.randn(rows, columns, generator=torch.Generator().manual_seed(7)).double())
+        assert _median_value(rows, columns) == pytest.approx(float(drawn.median()), rel=0.03)

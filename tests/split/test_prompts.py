@@ -56,6 +56,30 @@ def test_features_and_what_follows_them_are_the_model():
     torch.testing.assert_close(blocks.after(ids[0, :3], candidates, 2), whole, atol=1e-6, rtol=1e-5)
 
 
+COMMON = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+BIASED = {
+    "bloom": {"model_type": "bloom", "hidden_size": 32, "n_layer": 2, "n_head": 4, "bos_token_id": 1, "eos_token_id": 1},
+    "falcon": {"model_type": "falcon", **COMMON, "alibi": True, "bos_token_id": 1, "eos_token_id": 1},
+    "mpt": {"model_type": "mpt", "d_model": 32, "n_heads": 4, "n_layers": 2, "expansion_ratio": 2},
+    "mistral": {
+        "model_type": "mistral", **COMMON, "num_key_value_heads": 2, "intermediate_size": 48, "sliding_window": 3,
+        "pad_token_id": None,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", list(BIASED))
+def test_distances_between_tokens_and_short_windows_are_seen_through(kind):
+    """Candidates beside each other have other distances to the tokens before them, and a window may end before the first of these."""
+    model, space = load_text({**BIASED[kind], "vocab_size": VOCAB}, length=LENGTH, language_model=True)
+    victim = Victim(model, space)
+    blocks, ids, candidates = DecoderBlocks(victim), draw(1)[0], torch.arange(20)
+    alone = torch.stack([blocks.features(torch.cat([ids[:-1], c[None]])[None], 2)[0, -1] for c in candidates])
+    torch.testing.assert_close(blocks.after(ids[:-1], candidates, 2), alone, atol=1e-5, rtol=1e-4)
+    (row,) = scan_prompts(victim, list(draw(2)), [2], [Protection()], public=draw(20, seed=1))
+    assert row.found == 2 * LENGTH
+
+
 @pytest.mark.parametrize("noise", [0.5, 2.0, 8.0])
 def test_the_attack_is_never_above_the_genie(noise):
     (row,) = scan_prompts(

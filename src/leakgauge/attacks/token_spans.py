@@ -58,7 +58,7 @@ class TokenSpans:
         sets = token_sets(spans, among, size, guess=False)
         found = self._sentences(spans, sets, size, guess=False, seed=seed)
         answer = _answer(spans, sets, found, size, guess=False, filler=filler)
-        guess = not answer.whole and spans.coarse
+        guess = spans.coarse and not answer.whole and answer.sentences < size
         if guess:
             sets = token_sets(spans, among, size, guess=True)
             found = self._sentences(spans, sets, size, guess=True, seed=seed)
@@ -82,7 +82,7 @@ class TokenSpans:
         level = spans.sentences
         if level is None:
             return Found()
-        if spans.reader.causal:
+        if spans.reader.layout.causal:
             return by_place(spans.reader, level.reading, level.span, sets, size, guess=guess)
         return by_descent(spans.reader, level.reading, level.span, sets, size, tries=self.tries, seed=seed)
 
@@ -163,7 +163,8 @@ def _answer(spans: Spans, sets: Sequence[Tensor], found: Found, size: int, *, gu
     shown = order[:size]
     exact = all(found.fits[k] for k in shown) and not (guess or found.crowded) and len(order) <= size
     whole = exact and explains(level.span, torch.cat([vectors[k] for k in shown]))
-    likely = exact and level.span.chance(torch.cat([vectors[k] for k in shown])) * found.tested <= CHANCE
+    clear = all(one.span.clear for one in (*spans.tokens, level)) or not spans.coarse  # otherwise noise may hide how a sentence goes on
+    likely = exact and clear and level.span.chance(torch.cat([vectors[k] for k in shown])) * found.tested <= CHANCE
     rows = [_padded(found.ids[k], length, filler) for k in shown]
     sure = [
         likely
@@ -279,7 +280,8 @@ def stated(limits: Sequence[SpanLimit]) -> tuple[tuple[str, str], ...]:
         if limit.first_step:
             why += ", first step: only what the first factor makes of the inputs is seen"
         rows.append((f"{limit.level} from {limit.layer}: at most", f"{limit.most} {limit.counts} ({why})"))
-        rows.append((f"{limit.level} from {limit.layer}: directions in this update", str(limit.rank)))
+        seen = str(limit.rank) if limit.clear else f"{limit.rank}, and others may be hidden in noise or rounding"
+        rows.append((f"{limit.level} from {limit.layer}: directions in this update", seen))
     return tuple(rows)
 
 

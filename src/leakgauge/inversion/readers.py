@@ -25,6 +25,8 @@ COLUMNS = "Conv1D"
 """GPT-2's linear layer in transformers, with a weight of shape (inputs, outputs)."""
 NUMBERS = 2**23
 """Numbers that one pass may hold in the inputs that are read (64 MiB)."""
+UNABLE = (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError)
+"""What a model's own code may raise if it takes no shorter sentences, or no candidates beside each other."""
 BESIDE = 1024
 """Candidates for one place that are read beside each other."""
 
@@ -77,22 +79,31 @@ class Reading:
         return self.readers[0].module
 
 
-@dataclass(frozen=True, eq=False)
-class TextReader:
-    """The readings of a text model, in the order in which they run, and a way to read them for any ids."""
+@dataclass(frozen=True)
+class Layout:
+    """What a text model reads, found by running it: its readings, in the order in which they run.
 
-    victim: Victim
+    ``causal``: what it reads at a place depends on the tokens up to it only. ``cuts``: sentences may be shorter than the model's length.
+    ``continues``: it is a :class:`Continues` that reads the same if it goes on from a memory.
+    """
+
     readings: tuple[Reading, ...]
     causal: bool
     cuts: bool
-    """Whether sentences may be shorter than the model's length."""
     continues: bool = False
-    """Whether the model is a :class:`Continues` that reads the same if it goes on from a memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class TextReader:
+    """A way to read the layers of a text model for any ids."""
+
+    victim: Victim
+    layout: Layout
 
     def read(self, ids: Tensor, reading: Reading, *, last: bool = False) -> Tensor:
         """Inputs (n, length, width) of a reading for ``ids`` (n, length), in float64; with ``last`` those of the last place, (n, width)."""
         length, found = ids.shape[1], []
-        if not self.cuts:
+        if not self.layout.cuts:
             ids = torch.nn.functional.pad(ids, (0, self.victim.space.shape[0] - length))
         for part in ids.split(max(1, NUMBERS // (ids.shape[1] * reading.width))):
             seen = inputs_of(self.victim, part, [reading.module])[reading.module]
@@ -106,7 +117,7 @@ class TextReader:
         """
         if len(candidates) == 0:
             return
-        if not self.continues or starts.shape[1] == 0:
+        if not self.layout.continues or starts.shape[1] == 0:
             tried = torch.cat(
                 [starts.repeat_interleave(len(candidates), 0), candidates.repeat(len(starts))[:, None]], 1
             )
@@ -124,7 +135,7 @@ class TextReader:
             yield torch.cat([one[reading.module] for one in found], 1).flatten(0, 1).double()
 
 
-def text_reader(victim: Victim, names: Sequence[str], *, seed: int) -> TextReader:
+def find_layout(victim: Victim, names: Sequence[str], *, seed: int) -> Layout:
     """Finds what the layers read whose weights are in ``names``, by running the model on ids of the adversary's own."""
     space = victim.space
     if not isinstance(space, Tokens):
@@ -161,18 +172,23 @@ def text_reader(victim: Victim, names: Sequence[str], *, seed: int) -> TextReade
         readings.append(Reading(tuple(readers), first[name].shape[2], rows, alone, by_place))
     later = [one.module for one in readings if not one.alone]
     causal = all(_alike(first[name][:, :-1], ended[name][:, :-1]) for name in later)
-    found = TextReader(victim, tuple(readings), causal, _takes_shorter(victim, ids, first, readings))
-    return replace(found, continues=_goes_on(found, ids, first))
+    found = Layout(tuple(readings), causal, _takes_shorter(victim, ids, first, readings))
+    return replace(found, continues=_goes_on(victim, found, ids))
 
 
-def _goes_on(reader: TextReader, ids: Tensor, whole: Mapping[str, Tensor]) -> bool:
-    model = reader.victim.model
-    later = [reading for reading in reader.readings if not reading.alone]
-    if not (isinstance(model, Continues) and model.continues and reader.causal and reader.cuts and later):
+def _goes_on(victim: Victim, layout: Layout, ids: Tensor) -> bool:
+    """Whether several candidates for the last place read the same beside each other as each by itself."""
+    model = victim.model
+    later = [reading for reading in layout.readings if not reading.alone]
+    if not (isinstance(model, Continues) and model.continues and layout.causal and layout.cuts and later):
         return False
-    begun = replace(reader, continues=True)
-    (last,) = begun.read_next(ids[:1, :-1], ids[0, -1:], later[0])
-    return _alike(last, whole[later[0].module][:1, -1].double())
+    slow, fast = (TextReader(victim, replace(layout, continues=one)) for one in (False, True))
+    start, candidates = ids[:1, :-1], ids[:, -1].unique()
+    try:
+        beside = torch.cat(list(fast.read_next(start, candidates, later[0])))
+    except UNABLE:
+        return False
+    return _same(beside, torch.cat(list(slow.read_next(start, candidates, later[0]))))
 
 
 def _takes_shorter(victim: Victim, ids: Tensor, whole: Mapping[str, Tensor], readings: Sequence[Reading]) -> bool:
@@ -181,11 +197,7 @@ def _takes_shorter(victim: Victim, ids: Tensor, whole: Mapping[str, Tensor], rea
     module = readings[0].module
     try:
         cut = inputs_of(victim, ids[:, :-1], [module])[module]
-    except (
-        RuntimeError,
-        ValueError,
-        IndexError,
-    ):  # a model of a fixed length, whose own code may say so in any of these
+    except UNABLE:  # a model of a fixed length
         return False
     return _same(cut, whole[module][:, :-1])
 

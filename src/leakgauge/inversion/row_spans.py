@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -14,11 +15,19 @@ EDGE = 1.25
 ROUGH = 4.0
 """or this many times where the noise is the rounding of a sum, which is known roughly and is not quite white."""
 SLACK = 4.0
-"""A vector is in the span if it is outside by at most this many times what rounding or noise is expected to do."""
+"""A vector is in the span if it is outside by at most this many times what the rounding of a sum is expected to do,"""
+TIGHT = 2.0
+"""or this many times what noise, or rounding of a known size, does: on true inputs that is within a fifth of what is expected."""
 SCREEN = 16
 """Directions outside the span on which vectors are tested first."""
 COARSE = 8.0
 """Noise this many times as large as float rounding is called noise: what is found by it is a guess."""
+ONCE = 0.21
+"""Size of the error of one rounding, in units of ε: √(1/12 · 3/(8 ln 2)), the mean over mantissas of the same chance in each octave."""
+CLEAR = 2.5
+"""If the weakest direction is this many times above the noise, none is hidden in it: with a gradual decline one would be nearer."""
+TAIL = 16
+"""Directions that must be left to measure noise in."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +38,7 @@ class RowSpan:
     networks have entries of δ and z that are a thousand times as large as others. ``scale`` (width,) is the diagonal of C; vectors are
     multiplied by it before they are compared. ``basis`` (width, width) is V and ``values`` (width,) is S, in units of the noise σ of an
     entry. The first ``rank`` values are above the largest of noise of ``rows`` × width, √rows + √width if it is white. ``filled``
-    counts those that are above it at all, rounding or not. ``coarse``: σ is above what rounding explains.
+    counts those that are above it at all, rounding or not. ``coarse``: σ is above what rounding in the gradient's own type explains.
     """
 
     basis: Tensor
@@ -51,6 +60,20 @@ class RowSpan:
         return self.width - self.rank
 
     @property
+    def slack(self) -> float:
+        return TIGHT if self.coarse else SLACK
+
+    @property
+    def weakest(self) -> float:
+        """The last of the first ``rank`` values, as a multiple of the largest of white noise; 0 if there is none."""
+        return float(self.values[self.rank - 1]) / self._edge if self.rank else 0.0
+
+    @property
+    def clear(self) -> bool:
+        """Whether the directions above the noise are all that the inputs have: the weakest is far above it."""
+        return self.weakest >= CLEAR
+
+    @property
     def saturated(self) -> bool:
         """Whether there may be more inputs than the gradient has directions: then even true inputs are outside of its span."""
         return self.rank >= min(self.rows, self.width)
@@ -58,7 +81,7 @@ class RowSpan:
     def outside(self, vectors: Tensor) -> Tensor:
         """How far each vector (n, width) is outside the span, as a multiple of what is expected of a true input; in the span if ≤ 1.
 
-            ‖z⊥‖² / (SLACK² · ((width − rank) Σ_{i ≤ rank} (v_i·z)² / s_i²  +  width ε² ‖z‖²))
+            ‖z⊥‖² / (slack² · ((width − rank) Σ_{i ≤ rank} (v_i·z)² / s_i²  +  width ε² ‖z‖²))
 
         A true input is z = Gᵀc, with the shortest c = Σ u_i (v_i·z) / s_i. Noise E of unit size in G moves it out of the row space by
         Eᵀc, which has the squared length ‖c‖² per direction. √width ε is the rounding of z itself, which sums that many products.
@@ -67,7 +90,7 @@ class RowSpan:
         inside = (vectors @ self.basis).square()
         size = vectors.square().sum(1)
         expected = self.free * (inside[:, : self.rank] / self.values[: self.rank].square()).sum(1)
-        expected = SLACK**2 * (expected + self.width * self.rounding**2 * size)
+        expected = self.slack**2 * (expected + self.width * self.rounding**2 * size)
         return inside[:, self.rank :].sum(1) / expected.clamp_min(torch.finfo(size.dtype).tiny)
 
     def holds(self, vectors: Tensor) -> Tensor:
@@ -77,7 +100,7 @@ class RowSpan:
         size = scaled.square().sum(1)
         loosest = self.free / float(self.values[self.rank - 1]) ** 2 if self.rank else 0.0
         rows = (
-            ((scaled @ few).square().sum(1) <= SLACK**2 * (loosest + self.width * self.rounding**2) * size)
+            ((scaled @ few).square().sum(1) <= self.slack**2 * (loosest + self.width * self.rounding**2) * size)
             .nonzero()
             .flatten()
         )
@@ -94,9 +117,12 @@ class RowSpan:
         vectors = vectors * self.scale
         return (vectors @ self.basis).square() @ self._weights() / vectors.square().sum(1).clamp_min(1e-300)
 
+    @property
+    def _edge(self) -> float:
+        return math.sqrt(self.rows) + math.sqrt(self.width)
+
     def _weights(self) -> Tensor:
-        edge = math.sqrt(self.rows) + math.sqrt(self.width)
-        return (edge / self.values.clamp_min(edge)).square()
+        return (self._edge / self.values.clamp_min(self._edge)).square()
 
     @property
     def random_distance(self) -> float:
@@ -111,46 +137,87 @@ class RowSpan:
             return 1.0
         vectors = vectors * self.scale
         inside = (vectors @ self.basis[:, : self.rank]).square() / self.values[: self.rank].square()
-        share = SLACK**2 * (self.free * inside.sum(1) / vectors.square().sum(1) + self.width * self.rounding**2)
+        share = self.slack**2 * (self.free * inside.sum(1) / vectors.square().sum(1) + self.width * self.rounding**2)
         return float(betainc(self.free / 2, self.rank / 2, min(1.0, float(share.max()))))
 
 
-def row_span(gradients: Sequence[Tensor], *, inputs: int, floors: Sequence[float] | None = None) -> RowSpan | None:
+def row_span(
+    gradients: Sequence[Tensor], *, inputs: int | None, floors: Sequence[float] | None = None
+) -> RowSpan | None:
     """Span of the rows of ``gradients``, each (outputs, width), of at most ``inputs`` inputs; None if all are zero.
 
-    Each gradient is divided by the noise σ of its entries: float rounding of a sum, ε ‖G‖ / √(outputs · width), the given ``floors``, or
-    what the singular values beyond the first ``inputs`` hold, which is all noise, whichever is largest. Rows and columns are scaled,
-    unless noise that is the same everywhere (``floors``, or as measured) is seen better without.
+    Each gradient is divided by the noise σ of its entries: float rounding of a sum, ε ‖G‖ / √(outputs · width), one rounding to the
+    precision that its numbers have (:func:`precision`), the given ``floors``, or what the singular values beyond the first ``inputs``
+    hold, which is all noise, whichever is largest. Where that shows noise in one of them, the noise of each is read off the end of its
+    singular values: the batch may have fewer inputs, and a small gradient none beyond them. ``inputs`` None measures no noise. Rows and
+    columns are scaled, unless noise that is the same everywhere (``floors``, or as measured) is seen better without.
     """
     known = [0.0] * len(gradients) if floors is None else floors
-    given = [(g.double(), torch.finfo(g.dtype).eps, floor) for g, floor in zip(gradients, known, strict=True)]
-    given = [one for one in given if bool(one[0].any())]
+    given = [_Given(g.double(), *_roundings(g, floor), floor) for g, floor in zip(gradients, known, strict=True)]
+    given = [one for one in given if bool(one.gradient.any())]
     if not given:
         return None
-    width = given[0][0].shape[1]
-    plain = _Weighed.of([g for g, _, _ in given], given[0][0].new_ones(width), inputs)
-    even = plain if any(floor > 0 for _, _, floor in given) else _evened(plain, inputs)
+    plain = _Weighed.of(given, [one.gradient for one in given], given[0].gradient.new_ones(given[0].width), inputs)
+    even = plain if any(one.floor > 0 for one in given) else _evened(given, plain, inputs)
     chosen = even if even.uneven <= plain.uneven else plain
-    scaled, coarse = [], False
-    for g, spread, (_, eps, floor) in zip(chosen.gradients, chosen.spreads, given, strict=True):
-        sigma = max(eps * float(g.norm()) / math.sqrt(g.numel()), floor)
-        coarse |= spread > COARSE * sigma
-        scaled.append(g / max(sigma, spread))
-    stacked = torch.cat(scaled)
+    noisy = any(spread > COARSE * one.sigma(g) for one, g, spread in chosen.rows(given))
+    stacked = torch.cat([g / max(one.sigma(g), spread) for one, g, spread in chosen.rows(given)])
     rows, width = stacked.shape
     _, s, v = torch.linalg.svd(stacked, full_matrices=rows < width)
     values = torch.cat([s, s.new_zeros(width - len(s))])
-    rough = not coarse and not any(floor > 0 for _, _, floor in given)
+    coarse = noisy or any(one.once > one.sums for one in given)
+    rough = not coarse and not any(one.floor > 0 for one in given)
     rank, filled = (
         int((values > factor * (math.sqrt(rows) + math.sqrt(width))).sum())
         for factor in (ROUGH if rough else EDGE, EDGE)
     )
-    return RowSpan(v.T.contiguous(), values, chosen.scale, rank, filled, rows, max(eps for _, eps, _ in given), coarse)
+    return RowSpan(v.T.contiguous(), values, chosen.scale, rank, filled, rows, max(one.sums for one in given), coarse)
+
+
+def precision(values: Tensor) -> float:
+    """The coarsest ε of a binary floating-point format that holds all of ``values``, as bits show: 2⁻⁷ for bfloat16, 2⁻¹⁰ for float16.
+
+    >>> precision(torch.linspace(0, 1, 50).bfloat16().float()) == torch.finfo(torch.bfloat16).eps
+    True
+    """
+    mantissa = {torch.float32: (torch.int32, 23), torch.float64: (torch.int64, 52)}.get(values.dtype)
+    if mantissa is None:
+        return torch.finfo(values.dtype).eps
+    kind, bits = mantissa
+    found = values[values != 0].contiguous().view(kind)
+    unused = 0
+    while unused < bits and not bool((found & ((1 << (unused + 1)) - 1)).any()):
+        unused += 1
+    return 2.0 ** (unused - bits)
+
+
+def _roundings(g: Tensor, floor: float) -> tuple[float, float]:
+    """ε of the type of the numbers, and the error of one rounding to what they hold. A change of weights has its rounding as ``floor``."""
+    sums = torch.finfo(g.dtype).eps
+    return sums, 0.0 if floor > 0 or g.numel() < TAIL else ONCE * precision(g)
+
+
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """A gradient as it was sent, and what is known of its noise: ε of its type, the error of one rounding, and a floor."""
+
+    gradient: Tensor
+    sums: float
+    once: float
+    floor: float
+
+    @property
+    def width(self) -> int:
+        return self.gradient.shape[1]
+
+    def sigma(self, scaled: Tensor) -> float:
+        """Noise of an entry, once rows and columns are scaled."""
+        return max(max(self.sums, self.once) * float(scaled.norm()) / math.sqrt(scaled.numel()), self.floor)
 
 
 @dataclass(frozen=True, eq=False)
 class _Weighed:
-    """Gradients with scaled rows and columns, and the noise in them as measured beyond ``inputs`` directions, 0 where there are none.
+    """Gradients with scaled rows and columns, and the noise in them as measured beyond ``inputs`` directions, 0 where it was not.
 
     ``spreads`` are the σ of their entries. ``uneven`` is how many times as large as in white noise the largest singular value is.
     """
@@ -160,24 +227,62 @@ class _Weighed:
     spreads: list[float]
     uneven: float
 
+    def rows(self, given: Sequence[_Given]) -> Iterator[tuple[_Given, Tensor, float]]:
+        return zip(given, self.gradients, self.spreads, strict=True)
+
     @classmethod
-    def of(cls, gradients: list[Tensor], scale: Tensor, inputs: int) -> _Weighed:
+    def of(cls, given: Sequence[_Given], gradients: list[Tensor], scale: Tensor, inputs: int | None) -> _Weighed:
         spreads, uneven = [0.0] * len(gradients), 0.0
+        if inputs is None:
+            return cls(gradients, scale, spreads, uneven)
         for k, g in enumerate(gradients):
-            rows, columns = g.shape
-            if inputs < min(rows, columns):
+            if inputs < min(g.shape):
                 beyond = torch.linalg.svdvals(g)[inputs:]
-                spreads[k] = math.sqrt(float(beyond.square().sum()) / ((rows - inputs) * (columns - inputs)))
-                white = spreads[k] * (math.sqrt(rows) + math.sqrt(columns))
+                spreads[k], white = _white(beyond, g.shape, inputs)
                 uneven = max(uneven, float(beyond[0]) / white if white else 0.0)
+        if any(spread > COARSE * one.sigma(g) for one, g, spread in zip(given, gradients, spreads, strict=True)):
+            spreads = [max(spread, _end_noise(g)) for spread, g in zip(spreads, gradients, strict=True)]
         return cls(gradients, scale, spreads, uneven)
 
 
-def _evened(plain: _Weighed, inputs: int) -> _Weighed:
+def _white(beyond: Tensor, shape: tuple[int, ...], used: int) -> tuple[float, float]:
+    """σ of noise with these singular values after ``used`` directions of a matrix of ``shape``, and its largest one if it is white."""
+    rows, columns = shape
+    sigma = math.sqrt(float(beyond.square().sum()) / ((rows - used) * (columns - used)))
+    return sigma, sigma * (math.sqrt(rows) + math.sqrt(columns))
+
+
+def _end_noise(g: Tensor) -> float:
+    """σ of the noise in a matrix that may be almost full of inputs: that of the longest end of its singular values that looks white.
+
+    In an end that does, the largest value is at most ``EDGE`` times √rows + √columns, in units of the σ that their median shows. 0 if no
+    end of ``TAIL`` values does.
+    """
+    s, (rows, columns) = torch.linalg.svdvals(g), g.shape
+    for used in range(len(s) - TAIL):
+        left = (rows - used, columns - used)
+        sigma = float(s[used:].median()) / _median_value(*left)
+        if float(s[used]) <= EDGE * sigma * (math.sqrt(left[0]) + math.sqrt(left[1])):
+            return _white(s[used:], g.shape, used)[0]
+    return 0.0
+
+
+@lru_cache(maxsize=4096)
+def _median_value(rows: int, columns: int) -> float:
+    """The median singular value of white noise of unit size, by the law of Marchenko and Pastur, integrated on a grid."""
+    few, many = sorted((rows, columns))
+    low, high = math.sqrt(many) - math.sqrt(few), math.sqrt(many) + math.sqrt(few)
+    x = torch.linspace(low, high, 513, dtype=torch.float64)[1:-1]
+    density = ((high**2 - x**2) * (x**2 - low**2)).clamp_min(0).sqrt() / x
+    sums = density.cumsum(0)
+    return float(x[int((sums >= sums[-1] / 2).nonzero()[0])])
+
+
+def _evened(given: Sequence[_Given], plain: _Weighed, inputs: int | None) -> _Weighed:
     """All rows, then all columns, equally long."""
     rows = [g / _lengths(g, 1) for g in plain.gradients]
     columns = _lengths(torch.cat(rows), 0)
-    return _Weighed.of([g / columns for g in rows], 1 / columns[0], inputs)
+    return _Weighed.of(given, [g / columns for g in rows], 1 / columns[0], inputs)
 
 
 def _lengths(g: Tensor, dim: int) -> Tensor:

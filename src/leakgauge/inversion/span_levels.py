@@ -16,8 +16,8 @@ from leakgauge.core import Observation, Signal, Tokens, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.labels import batch_size
-from leakgauge.inversion.readers import Reading, TextReader, own_ids, text_reader
-from leakgauge.inversion.row_spans import RowSpan, row_span
+from leakgauge.inversion.readers import Layout, Reading, TextReader, find_layout, own_ids
+from leakgauge.inversion.row_spans import CLEAR, RowSpan, row_span
 
 ROOMY = 0.25
 """In a decoder the first layer with this share of its directions outside the span is taken; otherwise the one with the most."""
@@ -38,6 +38,7 @@ class SpanLimit:
     ``level`` "tokens": the layer reads each token by itself; "sentences": it reads the context. The layers that read the same input, of
     ``width``, have ``rows`` outputs together (adapters: the sum of their ranks). Their gradient has at most ``attainable`` directions, as a
     larger batch of the adversary's own shows; ``rank`` of them are above rounding or noise in this update, and ``filled`` may be. The
+    weakest of these is ``weakest`` times as large as the noise; if it is not ``clear`` of it, other directions may be hidden in it. The
     batch has ``places``. ``by_place``: a token has another input at each place. ``adapters``: only adapters are shared. ``first_step``:
     their second factor is zero, so the first has no gradient, and only what the first makes of the input is seen.
     """
@@ -49,6 +50,8 @@ class SpanLimit:
     attainable: int
     rank: int
     filled: int
+    weakest: float
+    clear: bool
     places: int
     by_place: bool
     adapters: bool
@@ -65,9 +68,14 @@ class SpanLimit:
         return "distinct tokens" if self.level == "tokens" and not self.by_place else "tokens"
 
     @property
-    def fits(self) -> bool:
-        """Whether the batch has fewer inputs than its gradient could show."""
+    def room(self) -> bool:
+        """Whether the gradient has directions that no input of the batch fills."""
         return self.filled < min(self.width, self.attainable)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the gradient shows every input of the batch: there is room for others, and noise hides none."""
+        return self.room and self.clear
 
     @property
     def certain(self) -> bool:
@@ -114,14 +122,14 @@ class Probe:
     a batch with more tokens than directions.
     """
 
-    reader: TextReader
+    layout: Layout
     heard: dict[str, Tensor]
     ends_heard: bool
     crowd: Signal
 
 
 _PROBED: WeakKeyDictionary[Victim, dict[tuple[int, int | None, tuple[str, ...]], Probe]] = WeakKeyDictionary()
-"""A probe takes several gradients of the whole model, and is the same for every update."""
+"""A probe takes several gradients of the whole model, and is the same for every update. It holds nothing of the victim itself."""
 
 
 def find_spans(victim: Victim, seen: Observation, signal: Signal, *, padding: int | None, seed: int) -> Spans:
@@ -134,14 +142,14 @@ def find_spans(victim: Victim, seen: Observation, signal: Signal, *, padding: in
     require_gradients(seen.channel)
     require_no_decay(seen.channel)
     probe = _probe(victim, tuple(signal), padding=padding, seed=seed)
-    reader, single, context = probe.reader, *_first_readings(probe.reader)
+    single, context = _first_readings(probe.layout)
     alone = [_level(reading, victim, seen, signal, probe.crowd) for reading in single]
     levels = [level for level in alone if level is not None]
     if not levels:
         raise Inapplicable(
             "no layer that reads single tokens shares a gradient: the first attention is fixed, withheld or has none"
         )
-    fitting = [level for level in levels if level.limit.fits]
+    fitting = [level for level in levels if level.limit.room]
     if not fitting:
         raise Inapplicable(too_many(max((level.limit for level in levels), key=lambda limit: limit.most)))
     heard = [probe.heard[level.reading.module] for level in fitting]
@@ -157,25 +165,25 @@ def find_spans(victim: Victim, seen: Observation, signal: Signal, *, padding: in
         level = _level(reading, victim, seen, signal, probe.crowd)
         if level is None:
             continue
-        if not level.limit.fits:
+        if not level.limit.room:
             full = level.limit if full is None or level.limit.most > full.most else full
             continue
         if bool((probe.heard[reading.module] | ~passing).all()):
             if chosen is None or level.span.free > chosen.span.free:
                 chosen = level
-            if reader.causal and chosen.span.free >= ROOMY * chosen.span.width:
+            if probe.layout.causal and chosen.span.free >= ROOMY * chosen.span.width:
                 break
     silent = tuple((~passing).nonzero().flatten().tolist())
     said = [chosen.limit] if chosen is not None else [full] if full is not None else []
     coarse = any(level.span.coarse for level in (*fitting, *((chosen,) if chosen is not None else ())))
     limits = (*(level.limit for level in fitting), *said)
-    return Spans(reader, tuple(fitting), chosen, silent, probe.ends_heard, coarse, limits)
+    return Spans(TextReader(victim, probe.layout), tuple(fitting), chosen, silent, probe.ends_heard, coarse, limits)
 
 
-def _first_readings(reader: TextReader) -> tuple[list[Reading], list[Reading]]:
+def _first_readings(layout: Layout) -> tuple[list[Reading], list[Reading]]:
     """Those that read single tokens, and the first of those that read the context."""
-    context = [reading for reading in reader.readings if not reading.alone]
-    return [reading for reading in reader.readings if reading.alone], context[:DEEPEST]
+    context = [reading for reading in layout.readings if not reading.alone]
+    return [reading for reading in layout.readings if reading.alone], context[:DEEPEST]
 
 
 def _probe(victim: Victim, names: tuple[str, ...], *, padding: int | None, seed: int) -> Probe:
@@ -186,14 +194,15 @@ def _probe(victim: Victim, names: tuple[str, ...], *, padding: int | None, seed:
 
 
 def _made_probe(victim: Victim, names: tuple[str, ...], *, padding: int | None, seed: int) -> Probe:
-    reader = text_reader(victim, names, seed=seed)
-    assert isinstance(victim.space, Tokens)  # the reader refuses others
-    readings = [reading for group in _first_readings(reader) for reading in group]
+    layout = find_layout(victim, names, seed=seed)
+    reader = TextReader(victim, layout)
+    assert isinstance(victim.space, Tokens)  # others are refused
+    readings = [reading for group in _first_readings(layout) for reading in group]
     used = {one.parameter for reading in readings for one in reading.readers}
     ids = victim.to_input(own_ids(victim.space, 1, seed=seed))
     fewest = min((min(reading.width, reading.rows) for reading in readings), default=0)
     some = (
-        ids[:, : fewest // 2] if reader.cuts and 4 <= fewest <= ids.shape[1] else ids
+        ids[:, : fewest // 2] if layout.cuts and 4 <= fewest <= ids.shape[1] else ids
     )  # a long one would fill the span
     own = _own_gradient(victim, some, used, seed=seed)
     heard = {reading.module: _at_length(_heard(reader, reading, own, some), ids.shape[1]) for reading in readings}
@@ -206,7 +215,7 @@ def _made_probe(victim: Victim, names: tuple[str, ...], *, padding: int | None, 
         ends_heard = any(bool(_heard(reader, reading, gradient, short[:, :text]).all()) for reading in readings)
     most = max((min(reading.width, reading.rows) for reading in readings), default=0)
     many = victim.to_input(own_ids(victim.space, math.ceil(CROWD * most / ids.shape[1]), seed=seed))
-    return Probe(reader, heard, ends_heard, _own_gradient(victim, many, used, seed=seed))
+    return Probe(layout, heard, ends_heard, _own_gradient(victim, many, used, seed=seed))
 
 
 def _at_length(heard: Tensor, length: int) -> Tensor:
@@ -235,7 +244,7 @@ def _level(reading: Reading, victim: Victim, seen: Observation, signal: Signal, 
     span = row_span([one.gradient(signal) for one in shared], inputs=places, floors=floors)
     if span is None:
         return None
-    largest = row_span([one.gradient(crowd) for one in shared], inputs=max(span.rows, span.width))
+    largest = row_span([one.gradient(crowd) for one in shared], inputs=None)
     bound = min(span.rows, span.width)
     attainable = bound if largest is None or largest.rank < NEARLY * bound else largest.rank
     inner = [_is_adapter(one.module) for one in reading.readers]
@@ -247,6 +256,8 @@ def _level(reading: Reading, victim: Victim, seen: Observation, signal: Signal, 
         attainable=attainable,
         rank=span.rank,
         filled=span.filled,
+        weakest=span.weakest,
+        clear=span.clear,
         places=places,
         by_place=reading.by_place,
         adapters=all(inner),
@@ -285,6 +296,12 @@ def _heard(reader: TextReader, reading: Reading, own: Signal, ids: Tensor) -> Te
 
 
 def too_many(limit: SpanLimit) -> str:
+    """Why the limit does not fit."""
+    if limit.room:
+        return (
+            f"the weakest of the {limit.rank} directions of {limit.layer} is only {limit.weakest:.1f} times as large as the noise, so "
+            f"others may be hidden in it (they are not if it is {CLEAR:g} times as large)"
+        )
     what = "ranks of the adapters" if limit.adapters and limit.rows < limit.width else "directions"
     return (
         f"the gradient of {limit.layer} fills all {min(limit.width, limit.attainable)} {what}: the batch has as many {limit.counts} "

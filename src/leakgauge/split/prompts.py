@@ -22,6 +22,7 @@ from leakgauge.core import Tokens, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.core.running import output_at
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.inversion.readers import SAME, UNABLE, Continues
 from leakgauge.measures.intervals import clopper_pearson
 
 Sent = Literal["float32", "bfloat16", "int8", "noise"]
@@ -148,6 +149,20 @@ class DecoderBlocks:
             same = self.features(changed, len(self.blocks))[:, :-1]
             if float((same - features[:, :-1]).norm()) > CAUSAL * float(features.norm()):
                 raise Inapplicable("the model reads tokens that follow, so prompts cannot be found token by token")
+        self.continues: bool = self._goes_on(probe)
+
+    def _goes_on(self, ids: Tensor) -> bool:
+        """Whether candidates run beside each other after a memory have the features that each has by itself."""
+        model = self.victim.model
+        if ids.shape[1] < 2 or not (isinstance(model, Continues) and model.continues):
+            return False
+        start, candidates, cut = ids[0, :-1], ids[:, -1].unique(), len(self.blocks)
+        try:
+            beside = self._beside(start, candidates, cut)
+        except UNABLE:
+            return False
+        alone = self._alone(start, candidates, cut)
+        return beside.shape == alone.shape and float((beside - alone).norm()) <= SAME * float(alone.norm())
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -194,10 +209,16 @@ class DecoderBlocks:
 
     def after(self, start: Tensor, candidates: Tensor, cut: int) -> Tensor:
         """Features (n, width) of each of ``candidates`` (n,) at the place after ``start`` (k,)."""
+        if len(start) == 0 or not self.continues:
+            return self._alone(start, candidates, cut)
+        return self._beside(start, candidates, cut)
+
+    def _alone(self, start: Tensor, candidates: Tensor, cut: int) -> Tensor:
+        rows = torch.cat([start.expand(len(candidates), -1), candidates[:, None]], 1)
+        return torch.cat([self.features(part, cut)[:, -1] for part in rows.split(256)])
+
+    def _beside(self, start: Tensor, candidates: Tensor, cut: int) -> Tensor:
         model: Any = self.victim.model
-        if len(start) == 0 or not getattr(model, "continues", False):
-            rows = torch.cat([start.expand(len(candidates), -1), candidates[:, None]], 1)
-            return torch.cat([self.features(part, cut)[:, -1] for part in rows.split(256)])
         memory = model.memory()
         self.features(start[None], cut, memory=memory, fill=True)
         parts = candidates.split(1024)
@@ -236,11 +257,18 @@ class Probe:
     centre: Tensor
     first: Probe | None = None
 
-    def order(self, feature: Tensor, most: int) -> Tensor:
-        """The ids of the ``most`` likeliest tokens."""
-        guess = (feature - self.mean) @ self.weight
-        far = (self.table - self.centre - guess).square().sum(1)
-        return far.argsort()[:most]
+    def guess(self, feature: Tensor) -> Tensor:
+        """The embedding of the token that has this feature, by the regression."""
+        return self.centre + (feature - self.mean) @ self.weight
+
+    def step(self, feature: Tensor, token: Tensor, own: Tensor) -> Tensor:
+        """The same from a ``token`` with the feature ``own`` nearby: e + (z − z_own) W. What other tokens add to a feature cancels out."""
+        return self.table[token] + (feature - own) @ self.weight
+
+    def nearest(self, guess: Tensor, most: int, *, tested: Tensor) -> Tensor:
+        """The ids of the ``most`` tokens with the nearest embeddings, without those that were ``tested`` (vocab,)."""
+        far = (self.table - guess).square().sum(1).masked_fill(tested, math.inf)
+        return far.topk(min(most, int((~tested).sum())), largest=False).indices
 
 
 def fit_probe(blocks: DecoderBlocks, cut: int, public: Tensor, *, seed: int = 0) -> Probe:
@@ -293,8 +321,9 @@ def find_prompt(
 ) -> Recovered:
     """The prompt whose features (length, width) were ``sent``, token by token.
 
-    For each place it runs candidates after the prompt found so far, in the order of the probe. It stops at one that fits up to rounding,
-    after the whole vocabulary if need be. Where nothing can fit exactly it runs ``tried`` of them and takes the most likely one:
+    For each place it runs candidates after the prompt found so far: the ``FIRST`` nearest to the probe's guess, then those nearest to a
+    step from the best of them, and so on, more each time. It stops at one that fits up to rounding, after the whole vocabulary if need
+    be. Where nothing can fit exactly it runs ``tried`` of them and takes the most likely one:
     −‖z − z(v)‖² / 2σ² + log p(v | found so far). σ, the size of the noise, and the model are public.
     """
     found, count = torch.zeros(0, dtype=torch.long, device=sent.device), 0
@@ -302,19 +331,24 @@ def find_prompt(
     deviation = protection.deviation(sent)
     for target in sent:
         chosen = probe.first if probe.first is not None and len(found) == 0 else probe
-        order = chosen.order(target, blocks.space.vocab if exact else tried)
         likely = _next_scores(blocks, found) if protection.sent == "noise" else None
-        best, begin, size = (-math.inf, -1), 0, FIRST if exact else tried
-        while begin < len(order):
-            some = order[begin : begin + size]
+        tested = torch.zeros(blocks.space.vocab, dtype=torch.bool, device=sent.device)
+        best, nearest, guess = (-math.inf, -1), math.inf, chosen.guess(target)
+        left, size = blocks.space.vocab if exact else min(tried, blocks.space.vocab), FIRST
+        while left > 0:
+            some = chosen.nearest(guess, min(size, left), tested=tested)
+            tested[some] = True
             features = blocks.after(found, some, cut)
-            count, begin, size = count + len(some), begin + size, 4 * size
-            score = -(features - target).double().square().sum(1) / (2 * deviation**2)
+            count, left, size = count + len(some), left - len(some), 2 * size
+            far = (features - target).double().square().sum(1)
+            score = -far / (2 * deviation**2)
             score = score if likely is None else score + likely[some]
-            at = int(score.argmax())
+            at, close = int(score.argmax()), int(far.argmin())
             best = max(best, (float(score[at]), int(some[at])))
             if bool(protection.fits(features[at : at + 1], target)):
                 break
+            if float(far[close]) < nearest:
+                nearest, guess = float(far[close]), chosen.step(target, some[close], features[close])
         found = torch.cat([found, found.new_tensor([best[1]])])
     return Recovered(found, count)
 
