@@ -1,10 +1,10 @@
 """What an adversary gains by knowing the defense.
 
-    python -m benchmarks.defended [--images 6] [--seeds 1] [--steps 800] [--defenses prune:0.9 …] [--out FILE]
+    python -m benchmarks.defended [--images 6] [--first 200] [--seeds 0] [--steps 800] [--defenses prune:0.9 …] [--out FILE]
 
 Embedded CNN in eval mode, a batch of one, ``inverting_gradients`` (tv 0.01). Every update is attacked twice with the same steps, start and
 seed: *static*, as if it had not been defended, and *adaptive*, with the defense revealed (``Defended``). The settings of
-``inversion/defended.py`` were chosen on images 100 to 103; these are images 0 and following.
+``inversion/defended.py`` were chosen on images 0 to 5 and 100 to 103; these are images 200 and following.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ GRID = ("prune:0.9", "prune:0.99", "quantize:4", "quantize:2", "sign", "gaussian
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--images", type=int, default=6)
-    words.add_argument("--seeds", type=int, default=1)
+    words.add_argument("--first", type=int, default=200)
+    words.add_argument("--seeds", type=int, nargs="+", default=[0])
     words.add_argument("--steps", type=int, default=800)
     words.add_argument("--model", default="cnn")
     words.add_argument("--defenses", nargs="+", default=list(GRID))
@@ -34,10 +35,14 @@ def main() -> None:
     setup = embedded(Case(model=asked.model))
     victim, attack = setup.victim, inverting_gradients(tv=0.01, steps=asked.steps)
     for spec in asked.defenses:
-        for seed in range(asked.seeds):
+        for seed in asked.seeds:
             row = {"model": asked.model, "defense": spec, "seed": seed, "steps": asked.steps, "images": asked.images}
+            row["first"] = asked.first
             for name, reveal in (("static", (Size(),)), ("adaptive", (Size(), Defended()))):
-                cases = [Case(model=asked.model, defenses=(spec,), first=i, seed=seed) for i in range(asked.images)]
+                cases = [
+                    Case(model=asked.model, defenses=(spec,), first=asked.first + i, seed=seed)
+                    for i in range(asked.images)
+                ]
                 pairs = [setup.private(case) for case in cases]
                 seen = [
                     share(victim, case.build_channel(), x, y, defenses=case.build_defenses(), reveal=reveal, seed=seed)
