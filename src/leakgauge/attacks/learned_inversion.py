@@ -30,7 +30,7 @@ from leakgauge.errors.checked import checked
 from leakgauge.inversion.labels import batch_size, infer_labels, read_or_none
 from leakgauge.measures.image import pair
 from leakgauge.measures.sketch import SignBucket, SketchPlan
-from leakgauge.priors.decoders import FEWEST, Decoder, Narrowed
+from leakgauge.priors.decoders import FEWEST, Decoder, Narrowed, Vector
 
 HELD_OUT = 0.1
 """Share of the adversary's images that the decoder is not trained on."""
@@ -73,7 +73,7 @@ class LearnedInversion:
     updates: int
     values: int
     epochs: int
-    decoder: Decoder = field(default_factory=Narrowed)
+    decoder: Decoder = field(default_factory=lambda: Narrowed(Vector(width=16), values=128))
     signal: bool = True
 
     def __post_init__(self) -> None:
@@ -194,9 +194,9 @@ def _sketch(plan: SketchPlan, signal: Signal) -> Tensor:
     return (rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)).flatten()
 
 
-@example("cnn", auxiliary=True, updates=200, values=256, epochs=20)
+@example("cnn", auxiliary=True, updates=200, values=256, epochs=60)
 @checked
-def learned_inversion(*, updates: int = 3000, values: int = 4096, epochs: int = 40) -> LearnedInversion:
+def learned_inversion(*, updates: int = 3000, values: int = 2048, epochs: int = 20) -> LearnedInversion:
     """Wu et al. 2023: simulates ``updates`` of the adversary's own images and trains a network to read images from them.
 
         ĝ = argmin_g  E ‖g(S(defense(channel(x, y)))) − x‖²,    x̂ = ĝ(S(observed))

@@ -212,6 +212,15 @@ class Protects(Protocol):
 
 
 @runtime_checkable
+class ChangesModel(Protocol):
+    """A channel that needs a layer in the model, on which client and server agree."""
+
+    def changed(self, victim: Victim, /) -> Victim:
+        """The victim with that layer."""
+        ...
+
+
+@runtime_checkable
 class Simulates(Protocol):
     """A channel as the adversary knows it, whose secret draws it can make itself; another ``number`` gives others."""
 
@@ -261,6 +270,15 @@ class Explains(Protocol):
 
     def nearest(self, plain: Signal, sent: Signal, /) -> Signal:
         """The signal nearest to ``plain`` among those that the defense sends as ``sent``, up to its random draws."""
+        ...
+
+
+@runtime_checkable
+class Weighs(Protocol):
+    """A defense that adds noise of another size to each tensor; an adversary who knows it weighs the tensors by that."""
+
+    def precision(self, sent: Signal, /) -> Mapping[str, float]:
+        """1/σ² of each tensor, up to a common factor."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels.rows import as_rows, column, row_norms
-from leakgauge.core import AddsNoise, Defense, Explains, Signal
+from leakgauge.core import AddsNoise, Defense, Explains, Signal, Weighs
 from leakgauge.engine import Observed, Replay
 from leakgauge.engine.reference import Weights
 
@@ -29,14 +29,14 @@ FIRST = 0.1
 def useful(defenses: Sequence[Defense] | None) -> tuple[Explains, ...]:
     """The defenses that change what a replay is compared with: the last ones, as far back as each says what came before it.
 
-    Empty where only noise is left: of noise alone, what was sent is the best explanation.
+    Empty where only noise of one size is left: of that alone, what was sent is the best explanation.
     """
     known: list[Explains] = []
     for defense in reversed(defenses or ()):
         if not isinstance(defense, Explains):
             break
         known.insert(0, defense)
-    return tuple(known) if any(not isinstance(one, AddsNoise) for one in known) else ()
+    return tuple(known) if any(not isinstance(one, AddsNoise) or isinstance(one, Weighs) for one in known) else ()
 
 
 def explained(defenses: Sequence[Explains], plain: Signal, sent: Signal) -> Signal:
@@ -134,6 +134,52 @@ class DefendedReplay:
 
     def gradient(self, name: str) -> Tensor:
         return self.own[name]
+
+    def inputs(self, name: str) -> Tensor:
+        return self.replay.inputs(name)
+
+
+def precision(defenses: Sequence[Explains], observed: Observed) -> dict[str, float]:
+    """Weight of each observed tensor where the last known defense adds noise of different sizes; the mean weight is 1. Empty otherwise."""
+    last = defenses[-1] if defenses else None
+    if not isinstance(last, Weighs):
+        return {}
+    found = last.precision(observed.signal)
+    mean = sum(found.values()) / max(1, len(found))
+    return {name: value / mean for name, value in found.items()} if mean > 0 else {}
+
+
+@dataclass(frozen=True, eq=False)
+class WeighedReplay:
+    """``replay`` with every tensor weighed by ``factors``: for noise of size σ_l on tensor l, by 1/σ_l²."""
+
+    replay: Replay
+    factors: Mapping[str, float]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.replay.names
+
+    def _weighed(self, weights: Weights) -> dict[str, float]:
+        return {name: w * self.factors[name] for name, w in weights.items()}
+
+    def dot(self, weights: Weights) -> Tensor:
+        return self.replay.dot(self._weighed(weights))
+
+    def square(self, weights: Weights) -> Tensor:
+        return self.replay.square(self._weighed(weights))
+
+    def l2(self, weights: Weights) -> Tensor:
+        return self.replay.l2(self._weighed(weights))
+
+    def l1(self, weights: Weights) -> Tensor:
+        return self.replay.l1({name: w * self.factors[name] ** 0.5 for name, w in weights.items()})
+
+    def observed_square(self, weights: Weights) -> Tensor:
+        return self.replay.observed_square(self._weighed(weights))
+
+    def gradient(self, name: str) -> Tensor:
+        return self.replay.gradient(name)
 
     def inputs(self, name: str) -> Tensor:
         return self.replay.inputs(name)

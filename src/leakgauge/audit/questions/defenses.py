@@ -50,7 +50,7 @@ from leakgauge.audit.timing import FEWEST_STEPS, Cost, cost_of, elapsed
 from leakgauge.audit.typed import typed
 from leakgauge.audit.verdict import Evidence, Outcome, Verdict
 from leakgauge.channels import DPSGD
-from leakgauge.core import Assumption, Blindable, Kind, PerSample, Reconstruction
+from leakgauge.core import Adaptable, Assumption, Blindable, ChangesModel, Kind, PerSample, Protects, Reconstruction
 from leakgauge.defenses import GaussianNoise, SVTPrivacy
 from leakgauge.errors import BadInput, CannotWrite, Inapplicable, one_line, trace_without_values
 from leakgauge.families import find_roles
@@ -101,8 +101,9 @@ def protected(case: Case, protections: Sequence[str]) -> Case:
         raise BadInput(f"{' + '.join(protections)} cannot be tried here: a step is private once, and by itself")
     plain = "" if protects(case.channel) else case.channel
     defenses = tuple(spec for spec in protections if not protects(spec))
-    reveal = (*unadapted(case).reveal, *((KNOWN,) if defenses else ()))
-    return replace(case, name="", channel=channels[0] if channels else plain, defenses=defenses, reveal=reveal)
+    found = replace(case, name="", channel=channels[0] if channels else plain, defenses=defenses)
+    may_be_known = bool(defenses) or isinstance(found.build_channel(), Adaptable)
+    return replace(found, name="", reveal=(*unadapted(case).reveal, *((KNOWN,) if may_be_known else ())))
 
 
 KNOWN = "defended"
@@ -461,6 +462,10 @@ class Base:
         check_fits(setup)
         return setup
 
+    def of(self, case: Case) -> Setup:
+        """The set-up with the model that a trial's channel needs."""
+        return self.setup.sent(case)
+
     @cached_property
     def nothing(self) -> Reconstruction | None:
         """The null run, where it does not depend on what is sent; None where each trial needs its own."""
@@ -472,13 +477,20 @@ class Base:
 
     @cached_property
     def releases(self) -> Releases:
-        plain, case = self.plain, self.plain.case
+        return self._drawn(self.plain.case)
+
+    def releases_of(self, case: Case) -> Releases:
+        """Through the case's channel."""
+        channel = case.build_channel()
+        return self._drawn(case) if isinstance(channel, ChangesModel) else replace(self.releases, channel=channel)
+
+    def _drawn(self, case: Case) -> Releases:
         return draw_releases(
-            self.setup,
+            self.of(case),
             case.build_channel(),
             batch=case.images,
-            candidates=plain.candidates,
-            releases=plain.releases,
+            candidates=self.plain.candidates,
+            releases=self.plain.releases,
             seed=case.seed,
         )
 
@@ -494,7 +506,7 @@ def _run(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | Non
         "channel": repr(case.build_channel()),
         "versions": versions(),
         "command": case.command(),
-        "epsilon": epsilon_of(case, sum(p.numel() for p in base.setup.victim.parameters().values())),
+        "epsilon": epsilon_of(case, sum(p.numel() for p in base.of(case).victim.parameters().values())),
     }
     try:
         found = {**_attack(trial, base, folder, undefended), "leakage": _leakage(trial, base)}
@@ -511,7 +523,7 @@ def _attack(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | 
     """The attack without a defense is the positive control of all others."""
     plain = None if undefended is None or undefended.outcome is None else undefended.outcome.leaks
     try:
-        found = attack_case(trial.case, base.setup, nothing=base.nothing, leaks_undefended=plain)
+        found = attack_case(trial.case, base.of(trial.case), nothing=base.nothing, leaks_undefended=plain)
     except Inapplicable as refusal:
         return {"status": "refused", "reason": str(refusal)}
     return {
@@ -540,19 +552,20 @@ def epsilon_of(case: Case, entries: int) -> float | None:
 
 def depends_on_defense(case: Case) -> bool:
     """Whether an attack that knows the defenses does something else than one that does not."""
-    return bool(useful(case.build_defenses()))
+    return bool(useful(case.build_defenses())) or isinstance(case.build_channel(), Adaptable)
 
 
 def _static(trial: Trial, base: Base, leaks_undefended: bool | None) -> Static:
-    found = attack_case(unadapted(trial.case), base.setup, nothing=base.nothing, leaks_undefended=leaks_undefended)
+    found = attack_case(
+        unadapted(trial.case), base.of(trial.case), nothing=base.nothing, leaks_undefended=leaks_undefended
+    )
     layout, pieces = (found.scores.best(name) for name in ("layout", "pieces_lead"))
     return Static(found.verdict, found.scores.mean("ssim"), layout, pieces)
 
 
 def _leakage(trial: Trial, base: Base) -> Mapping[str, Any]:
     try:
-        drawn = replace(base.releases, channel=trial.case.build_channel())
-        return told_apart(drawn, trial.case.build_defenses(), seed=trial.case.seed)
+        return told_apart(base.releases_of(trial.case), trial.case.build_defenses(), seed=trial.case.seed)
     except Inapplicable as refusal:
         return {"unknown": str(refusal)}
 
@@ -562,18 +575,14 @@ def _accuracy(trial: Trial, base: Base, undefended: DefenseRecord | None) -> Map
     try:
         if not trial.train_steps:
             raise Inapplicable("no training was planned; there was no time for it, or none was asked for")
-        private = _private(trial)
-        right = classified(base.setup, trial.case.build_defenses(), how, private)
+        channel = trial.case.build_channel()
+        private = channel if isinstance(channel, Protects) else None
+        right = classified(base.of(trial.case), trial.case.build_defenses(), how, private)
     except Inapplicable as refusal:
         return {"unknown": str(refusal)}
     without = _right(undefended) if trial.case.protections() else right
     found = accuracy(base.setup, right, without, how)
-    return found if private is None else {**found, "privacy": privacy_of(base.setup, how, private)}
-
-
-def _private(trial: Trial) -> DPSGD | None:
-    channel = trial.case.build_channel()
-    return channel if isinstance(channel, DPSGD) else None
+    return {**found, "privacy": privacy_of(base.setup, how, private)} if isinstance(private, DPSGD) else found
 
 
 def _right(record: DefenseRecord | None) -> Tensor | None:
