@@ -547,7 +547,9 @@ def epsilon_of(case: Case, entries: int) -> float | None:
     if own:
         return own[0]
     found = mechanism(case.build_channel(), defenses)
-    return spent_epsilon(noise=found.noise, rate=1.0, steps=1, delta=DELTA) if isinstance(found, Mechanism) else None
+    return (
+        spent_epsilon(noise=found.accounted, rate=1.0, steps=1, delta=DELTA) if isinstance(found, Mechanism) else None
+    )
 
 
 def depends_on_defense(case: Case) -> bool:
