@@ -17,7 +17,8 @@ from pathlib import Path
 
 from leakgauge.audit import Case, embedded
 from leakgauge.audit.control import fresh
-from leakgauge.audit.questions.defenses import Trial, protected, run_trials
+from leakgauge.audit.questions.defense_records import Trial, protected
+from leakgauge.audit.questions.defenses import run_trials
 from leakgauge.audit.session import Setup
 
 GRID = (

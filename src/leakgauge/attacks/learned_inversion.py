@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -90,17 +91,20 @@ class LearnedInversion:
 
     @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
-        began = time.perf_counter()
-        images, size = self._images(victim, seen), batch_size(seen)
+        return self.many(victim, [seen], seed=seed)[0]
+
+    def many(self, victim: Victim, seen: Sequence[Observation], /, *, seed: int = 0) -> list[Reconstruction]:
+        """One decoder for several observations of one kind: the first says channel, defenses, batch size and auxiliary images."""
+        began, first = time.perf_counter(), seen[0]
+        images, size = self._images(victim, first), batch_size(first)
         plan = SignBucket(total=self.values).plan(
-            {name: tuple(t.shape) for name, t in seen.signal.items()},
+            {name: tuple(t.shape) for name, t in first.signal.items()},
             device=victim.device,
             seed=own_stream(seed, "sketch"),
         )
         members, held_out = self._members(len(images), size, seed)
-        sketches = torch.stack([
-            _sketch(plan, _simulated(victim, seen, images[rows], number, seed)) for number, rows in enumerate(members)
-        ])  # fmt: skip
+        simulated = (_simulated(victim, first, images[rows], number, seed) for number, rows in enumerate(members))
+        sketches = torch.stack([_sketch(plan, one) for one in simulated])
         if size > FEW_IMAGES:
             sketches = sketches.cpu()  # orders are then found there, which a recorded step cannot
         mean, spread = sketches.mean(0), sketches.std(0).clamp_min(LEAST)
@@ -113,19 +117,29 @@ class LearnedInversion:
             (sketches - mean) / spread, shown, decoder=self.decoder, epochs=self.epochs, held_out=held_out,
             loss=SetLoss(size), device=victim.device, seed=seed,
         )  # fmt: skip
-        made = fitted.decode(((_sketch(plan, seen.signal).to(mean) - mean) / spread)[None].to(victim.device))[
-            0
-        ].unflatten(0, (size, -1))
-        space = victim.space
-        x = space.project(space.encode(made)).to(victim.dtype)
+        observed = torch.stack([(_sketch(plan, one.signal).to(mean) - mean) / spread for one in seen]).to(victim.device)
+        made = fitted.decode(observed).unflatten(1, (size, -1))
+        notes = self._notes(fitted, len(images), first)
+        return [self._result(victim, one, x, fitted, notes, began, seed) for one, x in zip(seen, made, strict=True)]
+
+    def _result(
+        self,
+        victim: Victim,
+        seen: Observation,
+        x: Tensor,
+        fitted: FittedDecoder,
+        notes: tuple[str, ...],
+        began: float,
+        seed: int,
+    ) -> Reconstruction:
         labels = read_or_none(infer_labels(), victim, seen, seed=seed).labels if seen.labels is None else seen.labels
         return Reconstruction.single(
-            x,
+            victim.space.project(victim.space.encode(x)).to(victim.dtype),
             labels if isinstance(labels, Tensor) and not labels.is_floating_point() else None,
             loss=fitted.history.held_out_mse,
             made_by=repr(self),
             began=began,
-            notes=self._notes(fitted, len(images), seen),
+            notes=notes,
         )
 
     def _images(self, victim: Victim, seen: Observation) -> Tensor:

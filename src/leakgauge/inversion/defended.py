@@ -52,14 +52,30 @@ def explained(defenses: Sequence[Explains], plain: Signal, sent: Signal) -> Sign
     return sent
 
 
-def explained_direction(defenses: Sequence[Explains], plain: Signal, sent: Signal) -> Signal:
+def explained_direction(
+    defenses: Sequence[Explains], plain: Signal, sent: Signal, *, by_support: bool = False
+) -> Signal:
     """As :func:`explained`, for distances that ignore the length of ``plain``. At a random start it is a thousand times too long, and would
-    exceed every bound, so it is first given the length of what was sent, and then that of what explains it, which may be longer."""
+    exceed every bound, so it is first given the length of what was sent, and then that of what explains it, which may be longer.
+
+    With ``by_support`` it is first fitted to the entries that were sent, which gives the truth its own length at once where entries were
+    left out.
+    """
     length, target = row_norms(plain).clamp_min(torch.finfo(torch.float64).tiny), sent
-    for _ in range(LENGTHS):
+    fitted = _fitted(plain, sent) if by_support else None
+    for number in range(LENGTHS):
         factor = row_norms(target) / length
+        if number == 0 and fitted is not None:
+            factor = torch.where(fitted > 0, fitted, factor)
         target = explained(defenses, {name: t * column(factor, t) for name, t in plain.items()}, sent)
     return target
+
+
+def _fitted(plain: Signal, sent: Signal) -> Tensor:
+    """The factor of each row of ``plain`` that brings it nearest to ``sent`` where that is not zero."""
+    dots = [as_rows(plain[n] * t).double().sum(1) for n, t in sent.items()]
+    squares = [as_rows(torch.where(t != 0, plain[n], 0.0)).double().square().sum(1) for n, t in sent.items()]
+    return torch.stack(dots).sum(0) / torch.stack(squares).sum(0).clamp_min(torch.finfo(torch.float64).tiny)
 
 
 def trust(defenses: Sequence[Explains], plain: Signal) -> float:
