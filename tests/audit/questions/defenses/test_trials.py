@@ -209,3 +209,19 @@ def test_without_training_the_cost_is_unknown(setup, load, tmp_path):
         assert record.status == "done"
         assert record.auc is not None
         assert "no training was planned" in record.accuracy["unknown"]
+
+
+def test_channels_that_may_be_unknown_are_attacked_with_and_without_knowing_them(setup, load, tmp_path):
+    specs = ["soteria:0.5", "precode:4", "transformed:rotate=90,shear=0,shift=0"]
+    trials = plan_trials(setup, CASE, steps=3, train_steps=2, specs=specs)
+    assert [t.case.reveal for t in trials] == [("size",), *[("size", "defended")] * 3]
+    plain, *found = run_trials(trials, load=load, folder=tmp_path)
+    assert plain.static is None
+    for record in found:
+        assert record.status == "done", record.reason
+        assert record.static is not None
+        assert record.accuracy["value"] >= 0
+        assert record.auc is not None
+        assert record.epsilon is None
+    assert found[0].assumed("deployable")[-1] == "defense known to the adversary (Soteria)"
+    assert defense_records.read(tmp_path)[2] == found[1]
