@@ -9,7 +9,7 @@ from typing import Any
 from leakgauge.audit.case import Case
 from leakgauge.audit.cause import Cause
 from leakgauge.audit.findings import Defended, Update
-from leakgauge.audit.questions.defenses import DefenseRecord, Trial
+from leakgauge.audit.questions.defense_records import DefenseRecord, Trial
 from leakgauge.audit.questions.properties import PropertyRecord
 from leakgauge.audit.records import Record, VictimFacts
 from leakgauge.audit.scoring import Scores

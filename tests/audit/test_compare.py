@@ -11,7 +11,7 @@ from leakgauge.audit import records
 from leakgauge.audit.case import Case
 from leakgauge.audit.compare import OTHER_RULE, compare, compare_cases, setup_of, summary, verdict_direction
 from leakgauge.audit.questions import split, training
-from leakgauge.audit.questions.defenses import append as append_trial
+from leakgauge.audit.questions.defense_records import append as append_trial
 from leakgauge.audit.questions.split import Conclusion, ScanPlan
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import Outcome, Way

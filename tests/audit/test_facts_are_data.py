@@ -18,7 +18,8 @@ from leakgauge.audit import gate, records
 from leakgauge.audit.advice import advise, conditions
 from leakgauge.audit.compare import compare
 from leakgauge.audit.findings import Findings, read_findings
-from leakgauge.audit.questions import defenses, split, training
+from leakgauge.audit.questions import defense_records as defenses
+from leakgauge.audit.questions import split, training
 from leakgauge.audit.verdict import Outcome
 from tests.report.eight_setups import store_eight
 from tests.report.made_scan import make_scan

@@ -24,10 +24,9 @@ from leakgauge.audit.findings import (
     training_of,
     updates_of,
 )
-from leakgauge.audit.questions import answers, split, training
-from leakgauge.audit.questions import defenses as defense_records
+from leakgauge.audit.questions import answers, defense_records, split, training
 from leakgauge.audit.questions.answers import Answer
-from leakgauge.audit.questions.defenses import DefenseRecord
+from leakgauge.audit.questions.defense_records import DefenseRecord
 from leakgauge.audit.questions.split import Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.questions.updates import explain, ladder

@@ -12,7 +12,8 @@ from leakgauge.audit import records
 from leakgauge.audit.cause import Cause
 from leakgauge.audit.findings import read_findings
 from leakgauge.audit.migrate import verdict_of
-from leakgauge.audit.questions import defenses, split, training
+from leakgauge.audit.questions import defense_records as defenses
+from leakgauge.audit.questions import split, training
 from leakgauge.audit.questions.updates import changes
 from leakgauge.audit.typed import typed
 from leakgauge.audit.verdict import Outcome, Verdict, Way

@@ -13,7 +13,7 @@ from torch import nn
 from leakgauge.audit import plan
 from leakgauge.audit.case import Case
 from leakgauge.audit.plan import Plan
-from leakgauge.audit.questions.defenses import Trial
+from leakgauge.audit.questions.defense_records import Trial
 from leakgauge.audit.questions.training import TrainingPlan
 from leakgauge.audit.questions.updates import DISHONEST, ladder
 from leakgauge.audit.request import Effort, Request, ask, default_cases, variants

@@ -14,6 +14,8 @@ from leakgauge.core import Assumption, Defended, Defense, Explains, Signal, Size
 from leakgauge.defenses import (
     Clip,
     GaussianNoise,
+    GradientDropout,
+    LayerNoise,
     MaskChannels,
     Prune,
     Quantize,
@@ -21,7 +23,7 @@ from leakgauge.defenses import (
     Withhold,
 )
 from leakgauge.engine import Observed
-from leakgauge.inversion.defended import DefendedReplay, explained, trust, useful
+from leakgauge.inversion.defended import DefendedReplay, explained, precision, trust, useful
 from leakgauge.inversion.mismatch import layer_mismatch
 from leakgauge.testing import tiny_case
 
@@ -174,3 +176,39 @@ def test_features_and_weight_updates_are_compared_through_the_defense_too():
     ]:
         seen = share(victim, channel, x, y, defenses=(defense,), reveal=(Size(), Defended()))
         assert any("through the defense" in note for note in attack(victim, seen).notes)
+
+
+def test_dropped_entries_say_nothing_and_the_others_lose_their_scaling():
+    plain = signal(1)
+    sent = GradientDropout(0.5)(plain, rng=torch.Generator().manual_seed(0))
+    near = GradientDropout(0.5).nearest(rows(signal(2)), rows(sent))
+    for name, t in sent.items():
+        torch.testing.assert_close(near[name][0], torch.where(t != 0, plain[name], signal(2)[name]))
+    kept = torch.cat([t.flatten() for t in GradientDropout(0.9)({"w": torch.ones(100, 100)}, rng=RNG).values()])
+    assert float(kept.mean()) == pytest.approx(1.0, abs=0.1)  # the mean stays
+
+
+def test_noise_by_layer_has_the_size_that_it_says_and_is_weighed_by_it():
+    noise, plain = LayerNoise(3.0, decay=0.5), {"a": torch.full((200, 200), 2.0), "b": torch.full((300, 100), 0.1)}
+    sent = noise(plain, rng=torch.Generator().manual_seed(0))
+    spread = {name: float((sent[name] - t).std()) for name, t in plain.items()}
+    assert spread == {"a": pytest.approx(6.0, rel=0.02), "b": pytest.approx(0.15, rel=0.02)}
+    assert noise.precision(sent) == {name: pytest.approx(1 / s**2, rel=0.1) for name, s in spread.items()}
+    assert useful((noise,)) == (noise,)
+    weights = precision((noise,), Observed(sent))
+    assert weights["b"] == 1.0
+    assert weights["a"] == pytest.approx((spread["b"] / spread["a"]) ** 0.5, rel=0.05)
+    assert precision((GaussianNoise(relative=1.0),), Observed(sent)) == {}
+
+
+def test_a_search_weighs_noise_by_layer():
+    victim, x, y = tiny_case("cnn")
+    defense = LayerNoise(5.0, decay=0.5)
+    attack, scores = inverting_gradients(tv=0.01, steps=150), {}
+    for name, known in (("static", ()), ("adaptive", (Defended(),))):
+        seen = [share(victim, Gradient(), x, y, defenses=(defense,), reveal=(Size(), *known), seed=s) for s in range(4)]
+        found = attack.many(victim, seen, seed=0)
+        images = [pair_images(victim.space.decode(one.x), victim.space.decode(x)).scores.mean("psnr") for one in found]
+        scores[name] = sum(images) / len(images)
+    assert "weighed by how noisy" in found[0].notes[1]
+    assert scores["adaptive"] > scores["static"]

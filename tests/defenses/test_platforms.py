@@ -100,11 +100,12 @@ def test_stock_svt_spends_more_than_it_says():
 
 
 def test_the_classic_formula_beyond_its_range_is_named():
-    dp = FlowerLocalDP(clipping_norm=0.5, sensitivity=0.5, epsilon=1.0, delta=1e-5)
+    dp = FlowerLocalDP(clipping_norm=0.5, sensitivity=1.0, epsilon=1.0, delta=1e-5)
     assert dp.doubts({}) == ()
-    assert dp.std == pytest.approx(0.5 * math.sqrt(2 * math.log(1.25e5)))
+    assert dp.std == pytest.approx(1.0 * math.sqrt(2 * math.log(1.25e5)))
     assert "no guarantee" in FlowerLocalDP(epsilon=10.0).doubts({})[0]
-    assert "sensitivity" in FlowerLocalDP(sensitivity=0.1).doubts({})[0]
+    (said,) = FlowerLocalDP(clipping_norm=1.0, sensitivity=1.9).doubts({})  # one clipped update, and its opposite
+    assert "may be 2 apart" in said
     assert ExcludeVars("nothing").doubts(update(0)) != ()
 
 

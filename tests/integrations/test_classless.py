@@ -12,7 +12,8 @@ from torch import nn
 
 from leakgauge import run_audit
 from leakgauge.audit.findings import read_findings
-from leakgauge.audit.questions import defenses, split
+from leakgauge.audit.questions import defense_records as defenses
+from leakgauge.audit.questions import split
 from leakgauge.audit.wording import MADE_UP, NO_CLASSES, split_notes, statements
 from leakgauge.data.facts import DataFacts
 from leakgauge.data.levels import Levels

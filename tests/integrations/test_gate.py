@@ -11,7 +11,7 @@ from torch import nn
 from leakgauge.channels import DPSGD, FedAvg, Gradient
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.errors import BadInput
-from leakgauge.integrations.gate import Gate, Refused
+from leakgauge.integrations.gate import Gate, Guarded, Refused
 from leakgauge.measures.rdp import RDPFilter
 from leakgauge.monitor import MonitorWarning
 
@@ -114,12 +114,12 @@ def test_as_a_mod_of_flower(batch):
         content = flower.RecordDict({"arrays": flower.ArrayRecord(model.state_dict())})
         return flower.Message(content=content, reply_to=message)
 
-    options = {"space": SPACE, "batch": batch, "local_lr": 0.1}
-    reply = make_ffn(train, [gate(network(), Gate(), **options)])(*request())
+    guarded = Guarded(network(), SPACE, batch, local_lr=0.1)
+    reply = make_ffn(train, [gate(guarded, Gate())])(*request())
     assert reply.has_error()
     assert (reply.error.code, reply.error.reason) == (REFUSED, "not sent")
     keeper = Gate(clip=0.5, multiplier=2.0, budget=BUDGET, seed=3)
-    passed = make_ffn(train, [gate(network(), keeper, **options)])(*request())
+    passed = make_ffn(train, [gate(guarded, keeper)])(*request())
     plain = train(*request())
     sent, own = (one.content["arrays"].to_torch_state_dict() for one in (passed, plain))
     assert list(sent) == list(own)
@@ -139,7 +139,7 @@ def test_as_a_filter_of_nvflare_and_a_filter_as_a_defense(batch):
     model = network()
     victim = Victim(model, SPACE, mode="train")
     update = share(victim, FedAvg(steps=1, lr=0.1), *batch).signal
-    made = gate_filter(model, Gate(), space=SPACE, batch=batch, local_lr=0.1)
+    made = gate_filter(Guarded(model, SPACE, batch, local_lr=0.1), Gate())
     data = {name: t.numpy() for name, t in update.items()}
     with pytest.raises(Refused):
         made.process_dxo(dxo.DXO(dxo.DataKind.WEIGHT_DIFF, data=data), Shareable(), FLContext())

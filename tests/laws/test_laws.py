@@ -61,7 +61,8 @@ def test_defense(make, example, victim):
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize(("make", "example", "victim"), on_victims(CHANNELS))
 def test_channel(make, example, victim, mode):
-    channel, case = make(**example.options), testing.tiny_case(victim, count=2, mode=mode)
+    channel, (plain, x, y) = make(**example.options), testing.tiny_case(victim, count=2, mode=mode)
+    case = (plain if example.server is None else example.server(plain), x, y)
     if isinstance(channel, PerSample) and mode == "train":
         with pytest.raises(BadInput, match="eval mode"):
             channel(*case)

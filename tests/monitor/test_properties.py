@@ -11,9 +11,9 @@ from leakgauge.core import Pixels, Victim
 from leakgauge.defenses import GaussianNoise
 from leakgauge.errors import BadInput
 from leakgauge.measures.membership import auc_interval
+from leakgauge.measures.sketch import SignBucket
 from leakgauge.models.seeded import seeded
 from leakgauge.monitor.properties import Share, mean_inputs, property_leakage
-from leakgauge.monitor.sketch import SignBucket
 
 SIDE = 6
 SKETCH = SignBucket(total=512)

@@ -24,9 +24,10 @@ from leakgauge.audit.case import Case
 from leakgauge.audit.compare import compare
 from leakgauge.audit.findings import read_findings
 from leakgauge.audit.plan import Plan
-from leakgauge.audit.questions import answers, defenses, properties, training
+from leakgauge.audit.questions import answers, properties, training
+from leakgauge.audit.questions import defense_records as defenses
 from leakgauge.audit.questions.answers import Answer
-from leakgauge.audit.questions.defenses import Trial
+from leakgauge.audit.questions.defense_records import Trial
 from leakgauge.audit.questions.training import TrainingPlan
 from leakgauge.audit.request import Effort, Request
 from leakgauge.audit.verdict import Outcome

@@ -14,8 +14,8 @@ from PIL import Image
 
 from leakgauge.audit.case import Case
 from leakgauge.audit.findings import Defenses, defenses_of, read_findings
-from leakgauge.audit.questions import defenses as store
-from leakgauge.audit.questions.defenses import DefenseRecord
+from leakgauge.audit.questions import defense_records as store
+from leakgauge.audit.questions.defense_records import DefenseRecord
 from leakgauge.audit.verdict import Outcome, Verdict, Way
 from leakgauge.audit.wording import defense_words, on_defenses, statements
 from leakgauge.core import Assumption

@@ -23,7 +23,8 @@ from leakgauge.audit import findings, gate, records
 from leakgauge.audit.advice import advise, as_text
 from leakgauge.audit.compare import Comparison, compare
 from leakgauge.audit.findings import Findings, read_findings
-from leakgauge.audit.questions import defenses, split, training
+from leakgauge.audit.questions import defense_records as defenses
+from leakgauge.audit.questions import split, training
 from leakgauge.audit.verdict import Outcome
 from leakgauge.audit.wording import Statement, ending, rule, split_notes, statements
 from leakgauge.cli.monitor.live import view

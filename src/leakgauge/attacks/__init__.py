@@ -29,6 +29,7 @@ from leakgauge.attacks.gradinversion import gradinversion as gradinversion
 from leakgauge.attacks.idlg import idlg as idlg
 from leakgauge.attacks.imprint import imprint as imprint
 from leakgauge.attacks.inverting_gradients import inverting_gradients as inverting_gradients
+from leakgauge.attacks.learned_inversion import learned_inversion as learned_inversion
 from leakgauge.attacks.linear import linear as linear
 from leakgauge.attacks.linear_rows import linear_rows as linear_rows
 from leakgauge.attacks.r_gap import r_gap as r_gap
@@ -61,6 +62,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "generative_prior": generative_prior,
     "diffusion": diffusion,
     "diffusion_guided": diffusion_guided,
+    "learned_inversion": learned_inversion,
     "april": april,
     "april_closed_form": april_closed_form,
     "april_from_closed_form": april_from_closed_form,

@@ -70,10 +70,16 @@ class Bound:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """One Gaussian mechanism: what it hides, and its noise multiplier."""
+    """One Gaussian mechanism: what it hides, and its noise multiplier in units of the clipping norm."""
 
     noise: float
     unit: Literal["sample", "update"]
+
+    @property
+    def accounted(self) -> float:
+        """The multiplier that an accountant takes. A sample is added or left out, which moves the sum by the norm; a whole update is
+        replaced by another one, which may be twice as far away."""
+        return self.noise if self.unit == "sample" else self.noise / 2
 
 
 def mechanism(channel: Channel, defenses: Sequence[Defense]) -> Mechanism | Unbounded:

@@ -20,7 +20,7 @@ from leakgauge.channels import ShuffledFedAvg
 from leakgauge.channels.dropout import dropping_layers
 from leakgauge.channels.facts import single_client, smooth
 from leakgauge.channels.twice import refuse_once_only
-from leakgauge.core import Attack, Channel, Observation, PerSample, Reconstruction, Targets, Victim
+from leakgauge.core import Adaptable, Attack, Channel, Observation, PerSample, Reconstruction, Targets, Victim
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion import infer_labels
 from leakgauge.inversion.labels import read_or_none
@@ -54,6 +54,7 @@ class Knowledge(StrEnum):
     MASKS = "masks"
     ORDER = "order"
     STATISTICS = "statistics"
+    DEFENSE = "defense"
 
 
 @dataclass(frozen=True)
@@ -247,8 +248,16 @@ class _Replay:
     x: Tensor
     client: Client
 
-    def known(self, labels: Targets, *, order: bool = False, masks: bool = False, statistics: bool = False) -> float:
-        seen = replace(self.seen, channel=self.client.channel) if order else self.seen
+    def known(
+        self,
+        labels: Targets,
+        *,
+        order: bool = False,
+        masks: bool = False,
+        statistics: bool = False,
+        defense: bool = False,
+    ) -> float:
+        seen = replace(self.seen, channel=self.client.channel) if order or defense else self.seen
         victim = self._normalising() if statistics else self.victim
         return layer_mismatch(victim, seen, self.x, labels, masks=self.client.secret if masks else None)
 
@@ -267,13 +276,22 @@ class _Replay:
         return isinstance(single_client(self.seen.channel), ShuffledFedAvg)
 
     @property
+    def defense_secret(self) -> bool:
+        """Whether the client protects by a channel that the adversary may not know, or of which it does not know the draws."""
+        return isinstance(self.client.channel, Adaptable) and self.seen.channel != self.client.channel
+
+    @property
     def masks_secret(self) -> bool:
         dropping = self.victim.mode == "train" and bool(dropping_layers(self.victim.model))
         return dropping and self.client.secret is not None
 
     def informed(self) -> float:
         return self.known(
-            self.client.labels, order=self.order_secret, masks=self.masks_secret, statistics=self.statistics_secret
+            self.client.labels,
+            order=self.order_secret,
+            masks=self.masks_secret,
+            statistics=self.statistics_secret,
+            defense=self.defense_secret,
         )
 
     def readable(self, seed: int) -> float:
@@ -288,6 +306,7 @@ class _Replay:
             Knowledge.ORDER: self.known(labels, order=True) if self.order_secret else None,
             Knowledge.MASKS: self.known(labels, masks=True) if self.masks_secret else None,
             Knowledge.STATISTICS: self.known(labels, statistics=True) if self.statistics_secret else None,
+            Knowledge.DEFENSE: self.known(labels, defense=True) if self.defense_secret else None,
         }
         known = {piece: value for piece, value in pieces.items() if value is not None}
         alone = tuple(piece for piece, value in known.items() if value < fits)

@@ -15,7 +15,7 @@ from leakgauge.audit.case import Case, present_fields
 from leakgauge.audit.control import Extent
 from leakgauge.audit.files import json_text, read_json, write_whole
 from leakgauge.audit.questions import Question
-from leakgauge.audit.questions.defenses import Trial
+from leakgauge.audit.questions.defense_records import Trial
 from leakgauge.audit.questions.properties import PropertyPlan
 from leakgauge.audit.questions.training import TrainingPlan
 from leakgauge.audit.request import Effort, Request

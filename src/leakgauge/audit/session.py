@@ -13,7 +13,7 @@ from leakgauge.audit import evidence
 from leakgauge.audit.case import SETUP, AuxiliaryImages, Case, PublicImages
 from leakgauge.audit.cause import Client
 from leakgauge.audit.evaluate import observe
-from leakgauge.core import Auxiliary, Observation, Pixels, Reveal, Tokens, Victim
+from leakgauge.core import Auxiliary, ChangesModel, Observation, Pixels, Reveal, Tokens, Victim
 from leakgauge.core.randomness import own_stream, private_randomness
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.data.facts import USUAL, DataFacts
@@ -65,8 +65,10 @@ class Setup:
         return {"x": x, "y": self.labels[:1].clone().to(self.victim.device)}
 
     def sent(self, case: Case) -> Setup:
-        """The set-up with the model that the case's server sends; it knows the auxiliary images, where there are some."""
-        server = case.build_server()
+        """The set-up with the model that the case's channel needs, or that its server sends, which knows the auxiliary images."""
+        server, channel = case.build_server(), case.build_channel()
+        if isinstance(channel, ChangesModel):
+            return replace(self, victim=channel.changed(self.victim))
         if server is None:
             return self
         auxiliary = next((known.images for known in self.reveal(case) if isinstance(known, Auxiliary)), None)

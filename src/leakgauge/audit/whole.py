@@ -21,9 +21,9 @@ from leakgauge.audit.pace import Pace
 from leakgauge.audit.phrasing import duration, few, plural
 from leakgauge.audit.plan import FILE, Plan, save
 from leakgauge.audit.planner import Planner, ends
-from leakgauge.audit.questions import Question, answers, defenses, properties, split, training
+from leakgauge.audit.questions import Question, answers, defense_records, defenses, properties, split, training
 from leakgauge.audit.questions.answers import Answer
-from leakgauge.audit.questions.defenses import DefenseRecord
+from leakgauge.audit.questions.defense_records import DefenseRecord
 from leakgauge.audit.questions.split import DECODER, FEATURES, CutRecord, ScanRun
 from leakgauge.audit.questions.training import train, trained
 from leakgauge.audit.questions.updates import Explanation, explain, same_work
@@ -48,7 +48,7 @@ MEASURED = (
     split.PLAN,
     split.FILE,
     split.CONCLUSION,
-    defenses.FILE,
+    defense_records.FILE,
     properties.FILE,
 )
 """What an audit measures into its folder, pictures aside."""
@@ -137,7 +137,9 @@ def _check_together(plan: Plan, folder: Path) -> None:
     if "split" in plan.questions and split.exists(folder) and split.read_plan(folder).case != plan.request.split:
         raise BadInput(f"{folder / FILE} {apart.format(other=split.PLAN)}")
     found = [(record.key, record.case.key(), records.FILE) for record in records.STORE.read_if_there(folder)]
-    found += [(record.key, record.trial.key(), defenses.FILE) for record in defenses.STORE.read_if_there(folder)]
+    found += [
+        (record.key, record.trial.key(), defense_records.FILE) for record in defense_records.STORE.read_if_there(folder)
+    ]
     planned = {*(case.key() for case in plan.every_case), *(trial.key() for trial in plan.trials)}
     for key, own, name in found:
         if key in planned and key != own:

@@ -6,9 +6,13 @@ from leakgauge.channels.epochs import ShuffledFedAvg as ShuffledFedAvg
 from leakgauge.channels.features import Features as Features
 from leakgauge.channels.fedavg import FedAvg as FedAvg
 from leakgauge.channels.gradient import Gradient as Gradient
+from leakgauge.channels.mixup import MixUp as MixUp
 from leakgauge.channels.optimizers import SGD as SGD
 from leakgauge.channels.optimizers import Adam as Adam
 from leakgauge.channels.optimizers import AdamW as AdamW
+from leakgauge.channels.precode import Precode as Precode
+from leakgauge.channels.soteria import Soteria as Soteria
+from leakgauge.channels.transformed import Transformed as Transformed
 from leakgauge.channels.twice import twice_differentiable as twice_differentiable
 from leakgauge.core import Channel
 
@@ -19,4 +23,8 @@ CHANNELS: dict[str, type[Channel]] = {
     "features": Features,
     "dpsgd": DPSGD,
     "aggregate": Aggregate,
+    "soteria": Soteria,
+    "precode": Precode,
+    "transformed": Transformed,
+    "mixup": MixUp,
 }

@@ -63,6 +63,10 @@ class DPSGD:
         """The channel as the server knows it: without the client's noise."""
         return replace(self, seed=None)
 
+    def simulated(self, number: int, /) -> DPSGD:
+        """The channel with noise that an adversary draws itself."""
+        return replace(self, seed=number)
+
     def reseed(self, number: int, /) -> DPSGD:
         """The same with its own noise."""
         return self if self.seed is None else replace(self, seed=self.seed + number)

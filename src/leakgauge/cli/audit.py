@@ -175,7 +175,8 @@ def _conclude(options: AuditOptions, ready: Plan, ended: dict[Question, Answer],
     from leakgauge.audit import records, whole
     from leakgauge.audit.advice import to_do_as_text
     from leakgauge.audit.bracket import brackets
-    from leakgauge.audit.questions import defenses, split, training
+    from leakgauge.audit.questions import defense_records as defenses
+    from leakgauge.audit.questions import split, training
     from leakgauge.audit.wording import explanation, flipping
     from leakgauge.cli.screen import verdict_table
     from leakgauge.integrations.in_memory import Run

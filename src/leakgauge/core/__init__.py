@@ -211,6 +211,32 @@ class Protects(Protocol):
         ...
 
 
+@runtime_checkable
+class ChangesModel(Protocol):
+    """A channel that needs a layer in the model, on which client and server agree."""
+
+    def changed(self, victim: Victim, /) -> Victim:
+        """The victim with that layer."""
+        ...
+
+
+@runtime_checkable
+class Simulates(Protocol):
+    """A channel as the adversary knows it, whose secret draws it can make itself; another ``number`` gives others."""
+
+    def simulated(self, number: int, /) -> Channel: ...
+
+
+@runtime_checkable
+class Adaptable(Protects, Protocol):
+    """A channel that protects as long as nobody knows how. An adversary who does not know it replays ``unprotected``; one who does
+    (:class:`Defended`) replays what :meth:`known` says."""
+
+    def known(self, victim: Victim, sent: Signal, /) -> tuple[Channel, tuple[Defense, ...]]:
+        """What to replay against the signal ``sent``, and the defenses that explain the rest."""
+        ...
+
+
 class Defense(Protocol):
     """Changes what leaves the device, and nothing else. Anything that changes how it is computed is a channel."""
 
@@ -244,6 +270,15 @@ class Explains(Protocol):
 
     def nearest(self, plain: Signal, sent: Signal, /) -> Signal:
         """The signal nearest to ``plain`` among those that the defense sends as ``sent``, up to its random draws."""
+        ...
+
+
+@runtime_checkable
+class Weighs(Protocol):
+    """A defense that adds noise of another size to each tensor; an adversary who knows it weighs the tensors by that."""
+
+    def precision(self, sent: Signal, /) -> Mapping[str, float]:
+        """1/σ² of each tensor, up to a common factor."""
         ...
 
 
@@ -360,9 +395,11 @@ class Defended:
     def __call__(
         self, seen: Observation, victim: Victim, x: Tensor, y: Targets, /, *, rng: torch.Generator
     ) -> Observation:
-        if not seen.defenses:
+        channel = (seen.channel,) if isinstance(seen.channel, Adaptable) else ()
+        parts = (*channel, *(seen.defenses or ()))
+        if not parts:
             return seen
-        named = " + ".join(type(defense).__name__ for defense in seen.defenses)
+        named = " + ".join(type(part).__name__ for part in parts)
         return _assume(seen, f"defense known to the adversary ({named})", "deployable")
 
 
@@ -464,8 +501,13 @@ def share(
     for known in reveal:
         with private_randomness(secret, victim.device):  # the same dropout masks as the signal's
             seen = known(seen, victim, x, y, rng=rng)
-    if not any(isinstance(known, Defended) for known in reveal):
+    knows = any(isinstance(known, Defended) for known in reveal)
+    if not knows:
         seen = replace(seen, defenses=None)
+    if isinstance(channel, Adaptable):
+        replayed, through = channel.known(victim, signal) if knows else (channel.unprotected(), ())
+        explained = (*(_bound(one, victim) for one in through), *(seen.defenses or ()))
+        return replace(seen, channel=replayed, defenses=explained if knows else None)
     return replace(seen, channel=channel.public()) if isinstance(channel, KeepsSecrets) else seen
 
 

@@ -21,14 +21,14 @@ from leakgauge.errors.checked import checked
 class FlowerLocalDP:
     """clip(g, C) + N(0, σ²) with σ = sensitivity · √(2 ln(1.25/δ)) / ε: ``LocalDpMod`` of Flower, whose arguments these are.
 
-    The platform has no defaults; these are ours. The formula is proven for ε ≤ 1 only: :meth:`doubts`. Flower's
-    central privacy has no noise on the client, whose mods clip: ``clip:NORM`` is all that a server sees of it.
+    The platform has no defaults; these are ours: two clipped updates are at most 2·C apart. The formula is proven for ε ≤ 1 only:
+    :meth:`doubts`. Flower's central privacy has no noise on the client, whose mods clip: ``clip:NORM`` is all that a server sees of it.
 
     Ref: Dwork and Roth 2014, Theorem A.1 — σ of the Gaussian mechanism for ε < 1
     """
 
     clipping_norm: float = 1.0
-    sensitivity: float = 1.0
+    sensitivity: float = 2.0
     epsilon: float = 1.0
     delta: float = 1e-5
 
@@ -59,9 +59,10 @@ class FlowerLocalDP:
             said.append(
                 f"the formula of Flower's noise is proven for ε up to 1 only, so ε = {self.epsilon:g} is no guarantee"
             )
-        if self.sensitivity < self.clipping_norm:
+        if self.sensitivity < 2 * self.clipping_norm:
             said.append(
-                f"an update of length {self.clipping_norm:g} has a sensitivity of at least that, and the noise is for {self.sensitivity:g}"
+                f"two updates of length {self.clipping_norm:g} may be {2 * self.clipping_norm:g} apart, and the noise is for a "
+                f"sensitivity of {self.sensitivity:g}"
             )
         return tuple(said)
 

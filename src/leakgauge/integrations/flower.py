@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leakgauge.channels import FedAvg
-from leakgauge.core import Loss, Mode, Space, Victim
+from leakgauge.core import Loss, Mode
 from leakgauge.errors import Inapplicable
 from leakgauge.integrations.captured import COUNT
 from leakgauge.integrations.captured_file import About, save_captured
-from leakgauge.integrations.gate import Gate, Refused
+from leakgauge.integrations.gate import Gate, Guarded, Refused
 from leakgauge.monitor import Log
 from leakgauge.monitor.guard import Guard
 from leakgauge.monitor.whitebox import Protection, WhiteBox, probe
@@ -153,25 +152,15 @@ REFUSED = 403
 """Code of the error that a server gets in place of an update that the gate refused."""
 
 
-def gate(
-    model: nn.Module,
-    keeper: Gate,
-    *,
-    space: Space,
-    batch: Pair | Callable[[Any], Pair],
-    loss: Loss = nn.functional.cross_entropy,
-    mode: Mode = "train",
-    local_steps: int = 1,
-    local_lr: float = 0.01,
-) -> Mod:
+def gate(guarded: Guarded, keeper: Gate) -> Mod:
     """A Flower mod that attacks every training reply on the client before it leaves, and refuses one that leaks.
 
-        app = ClientApp(mods=[gate(model, Gate(), space=Pixels(…), batch=(x, y)), LocalDpMod(…)])
+        app = ClientApp(mods=[gate(Guarded(model, Pixels(…), batch=(x, y)), Gate()), LocalDpMod(…)])
 
-    ``batch`` are the samples (model space) that the client trained on, or a function of the context; ``model`` gives the architecture, and
-    its parameter names must be the arrays' keys. Put it first, so it sees what leaves. The server gets an error with code 403 for a
-    refused update, without a reason: that would be a fact about private data. A gate with a budget sends weights with its noise in
-    them; arrays that are no parameters (running statistics) are then set back to what the server sent, because no noise covers them.
+    The parameter names of the guarded model must be the arrays' keys. Put it first, so it sees what leaves. The server gets an error
+    with code 403 for a refused update, without a reason: that would be a fact about private data. A gate with a budget sends weights
+    with its noise in them; arrays that are no parameters (running statistics) are then set back to what the server sent, because no
+    noise covers them.
     """
 
     def mod(message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
@@ -180,16 +169,15 @@ def gate(
         if before is None or reply.has_error():
             return reply
         after = _weights(reply)
-        sent = copy.deepcopy(model)
+        sent = copy.deepcopy(guarded.model)
         sent.load_state_dict(before, strict=False)
-        victim = Victim(sent, space, loss, mode)
+        victim = guarded.victim(sent)
         names = [name for name in victim.parameters() if name in before and name in after]
         if not names:
             raise Inapplicable("the arrays of the message carry none of the model's parameter names")
         update = {name: after[name] - before[name] for name in names}
-        x, y = batch(context) if callable(batch) else batch
         try:
-            allowed = keeper(victim, update, x, y, channel=FedAvg(steps=local_steps, lr=local_lr))
+            allowed = keeper(victim, update, *guarded.trained_on(context), channel=guarded.channel)
         except Refused:
             from flwr.app import Error, Message
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from leakgauge.attacks.strongest import CLOSED
 from leakgauge.audit.files import infinity_as_text
 from leakgauge.audit.scoring import pair_images
-from leakgauge.channels import Gradient
+from leakgauge.channels import FedAvg, Gradient
 from leakgauge.channels.facts import is_weight_update
-from leakgauge.core import Channel, Observation, Signal, Victim
+from leakgauge.core import Channel, Loss, Mode, Observation, Signal, Space, Victim
 from leakgauge.defenses import Clip, GaussianNoise
 from leakgauge.errors import BadInput, Inapplicable, LeakgaugeError
 from leakgauge.measures.rdp import Overspent, RDPFilter
@@ -28,6 +28,35 @@ from leakgauge.monitor.whitebox import Protection, probe
 
 Pair = tuple[Tensor, Tensor]
 Action = Literal["sent", "unchecked", "warned", "noised", "refused"]
+
+
+@dataclass(frozen=True, eq=False)
+class Guarded:
+    """The local training that a gate guards: the model's architecture, its input, and what the client trained on and how.
+
+    ``batch`` are the samples (model space) of a round, or a function of the platform's context. ``local_steps`` and ``local_lr`` are those
+    of the client's training.
+    """
+
+    model: nn.Module
+    space: Space
+    batch: Pair | Callable[[Any], Pair]
+    loss: Loss = nn.functional.cross_entropy
+    mode: Mode = "train"
+    local_steps: int = 1
+    local_lr: float = 0.01
+
+    def victim(self, model: nn.Module | None = None) -> Victim:
+        """The victim of ``model``, which holds the weights that the server sent; by default that of the guarded model itself."""
+        return Victim(self.model if model is None else model, self.space, self.loss, self.mode)
+
+    def trained_on(self, context: Any) -> Pair:
+        """The samples of this round."""
+        return self.batch(context) if callable(self.batch) else self.batch
+
+    @property
+    def channel(self) -> FedAvg:
+        return FedAvg(steps=self.local_steps, lr=self.local_lr)
 
 
 class Refused(LeakgaugeError):

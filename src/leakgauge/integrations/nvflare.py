@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from leakgauge.channels import FedAvg
-from leakgauge.core import Loss, Mode, Signal, Space, Victim
+from leakgauge.core import Signal
 from leakgauge.errors import BadInput
-from leakgauge.integrations.gate import Gate, Refused
-
-Pair = tuple[Tensor, Tensor]
+from leakgauge.integrations.gate import Gate, Guarded, Refused
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,21 +60,11 @@ class FilteredByNVFlare:
         return {name: torch.as_tensor(value).to(signal[name]) for name, value in made.data.items()}
 
 
-def gate_filter(
-    model: nn.Module,
-    keeper: Gate,
-    *,
-    space: Space,
-    batch: Pair | Callable[[Any], Pair],
-    loss: Loss = nn.functional.cross_entropy,
-    mode: Mode = "train",
-    local_steps: int = 1,
-    local_lr: float = 0.01,
-) -> Any:
+def gate_filter(guarded: Guarded, keeper: Gate) -> Any:
     """The gate as a filter of task results: as :func:`leakgauge.integrations.flower.gate`, for differences of weights.
 
-    ``model`` must hold the weights that the server sent. A refused update raises ``Refused``, which NVFlare reports to the server as a
-    failed filter, in place of the update.
+    The guarded model must hold the weights that the server sent. A refused update raises ``Refused``, which NVFlare reports to the
+    server as a failed filter, in place of the update.
     """
     from nvflare.apis.dxo import DataKind
     from nvflare.apis.dxo_filter import DXOFilter
@@ -94,10 +80,9 @@ def gate_filter(
                 raise Refused(
                     f"the gate reads differences of weights, but this result is {dxo.data_kind}; send WEIGHT_DIFF"
                 )
-            victim = Victim(model, space, loss, mode)
+            victim = guarded.victim()
             update = {n: torch.as_tensor(dxo.data[n]) for n in victim.parameters() if n in dxo.data}
-            x, y = batch(fl_ctx) if callable(batch) else batch
-            allowed = keeper(victim, update, x, y, channel=FedAvg(steps=local_steps, lr=local_lr))
+            allowed = keeper(victim, update, *guarded.trained_on(fl_ctx), channel=guarded.channel)
             if keeper.budget is None:
                 return None  # as it is
             dxo.data = {name: allowed[name].numpy() for name in update}  # what is no parameter has no noise, and stays

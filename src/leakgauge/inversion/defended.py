@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels.rows import as_rows, column, row_norms
-from leakgauge.core import AddsNoise, Defense, Explains, Signal
+from leakgauge.core import AddsNoise, Defense, Explains, Signal, Weighs
 from leakgauge.engine import Observed, Replay
 from leakgauge.engine.reference import Weights
 
@@ -22,6 +22,9 @@ LENGTHS = 3
 """How often the length of a candidate's signal is corrected."""
 LEAST = 0.1
 """A smaller weight is not worth whole gradients, and counts as 0."""
+WHITENING = 0.25
+"""Power of 1/σ² by which tensors of different noise are weighed. 1 is the likelihood of a squared distance, and too much for a search by
+direction: it would look at the last layers only (images 310 to 315, powers 0, 0.25, 0.5 and 1)."""
 FIRST = 0.1
 """Share of a search that compares with what was sent only. Far from the truth that is the better guide: bounds say little there."""
 
@@ -29,14 +32,14 @@ FIRST = 0.1
 def useful(defenses: Sequence[Defense] | None) -> tuple[Explains, ...]:
     """The defenses that change what a replay is compared with: the last ones, as far back as each says what came before it.
 
-    Empty where only noise is left: of noise alone, what was sent is the best explanation.
+    Empty where only noise of one size is left: of that alone, what was sent is the best explanation.
     """
     known: list[Explains] = []
     for defense in reversed(defenses or ()):
         if not isinstance(defense, Explains):
             break
         known.insert(0, defense)
-    return tuple(known) if any(not isinstance(one, AddsNoise) for one in known) else ()
+    return tuple(known) if any(not isinstance(one, AddsNoise) or isinstance(one, Weighs) for one in known) else ()
 
 
 def explained(defenses: Sequence[Explains], plain: Signal, sent: Signal) -> Signal:
@@ -52,14 +55,30 @@ def explained(defenses: Sequence[Explains], plain: Signal, sent: Signal) -> Sign
     return sent
 
 
-def explained_direction(defenses: Sequence[Explains], plain: Signal, sent: Signal) -> Signal:
+def explained_direction(
+    defenses: Sequence[Explains], plain: Signal, sent: Signal, *, by_support: bool = False
+) -> Signal:
     """As :func:`explained`, for distances that ignore the length of ``plain``. At a random start it is a thousand times too long, and would
-    exceed every bound, so it is first given the length of what was sent, and then that of what explains it, which may be longer."""
+    exceed every bound, so it is first given the length of what was sent, and then that of what explains it, which may be longer.
+
+    With ``by_support`` it is first fitted to the entries that were sent, which gives the truth its own length at once where entries were
+    left out.
+    """
     length, target = row_norms(plain).clamp_min(torch.finfo(torch.float64).tiny), sent
-    for _ in range(LENGTHS):
+    fitted = _fitted(plain, sent) if by_support else None
+    for number in range(LENGTHS):
         factor = row_norms(target) / length
+        if number == 0 and fitted is not None:
+            factor = torch.where(fitted > 0, fitted, factor)
         target = explained(defenses, {name: t * column(factor, t) for name, t in plain.items()}, sent)
     return target
+
+
+def _fitted(plain: Signal, sent: Signal) -> Tensor:
+    """The factor of each row of ``plain`` that brings it nearest to ``sent`` where that is not zero."""
+    dots = [as_rows(plain[n] * t).double().sum(1) for n, t in sent.items()]
+    squares = [as_rows(torch.where(t != 0, plain[n], 0.0)).double().square().sum(1) for n, t in sent.items()]
+    return torch.stack(dots).sum(0) / torch.stack(squares).sum(0).clamp_min(torch.finfo(torch.float64).tiny)
 
 
 def trust(defenses: Sequence[Explains], plain: Signal) -> float:
@@ -134,6 +153,52 @@ class DefendedReplay:
 
     def gradient(self, name: str) -> Tensor:
         return self.own[name]
+
+    def inputs(self, name: str) -> Tensor:
+        return self.replay.inputs(name)
+
+
+def precision(defenses: Sequence[Explains], observed: Observed) -> dict[str, float]:
+    """Weight of each observed tensor, (1/σ²)^``WHITENING``, where the last known defense adds noise of different sizes. Empty otherwise."""
+    last = defenses[-1] if defenses else None
+    if not isinstance(last, Weighs):
+        return {}
+    found = last.precision(observed.signal)
+    most = max(found.values(), default=0.0)
+    return {name: (value / most) ** WHITENING for name, value in found.items()} if most > 0 else {}
+
+
+@dataclass(frozen=True, eq=False)
+class WeighedReplay:
+    """``replay`` with every tensor weighed by ``factors``: for noise of size σ_l on tensor l, by 1/σ_l²."""
+
+    replay: Replay
+    factors: Mapping[str, float]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.replay.names
+
+    def _weighed(self, weights: Weights) -> dict[str, float]:
+        return {name: w * self.factors[name] for name, w in weights.items()}
+
+    def dot(self, weights: Weights) -> Tensor:
+        return self.replay.dot(self._weighed(weights))
+
+    def square(self, weights: Weights) -> Tensor:
+        return self.replay.square(self._weighed(weights))
+
+    def l2(self, weights: Weights) -> Tensor:
+        return self.replay.l2(self._weighed(weights))
+
+    def l1(self, weights: Weights) -> Tensor:
+        return self.replay.l1({name: w * self.factors[name] ** 0.5 for name, w in weights.items()})
+
+    def observed_square(self, weights: Weights) -> Tensor:
+        return self.replay.observed_square(self._weighed(weights))
+
+    def gradient(self, name: str) -> Tensor:
+        return self.replay.gradient(name)
 
     def inputs(self, name: str) -> Tensor:
         return self.replay.inputs(name)

@@ -59,8 +59,9 @@ def _targets(seen: Observation, signal: Signal) -> Signal:
     plain = {name: signal[name].detach() for name in seen.signal}
     sent = {name: target.to(plain[name]) for name, target in seen.signal.items()}
     if isinstance(seen.channel, PerSample):
-        return explained_direction(defenses, plain, sent)
-    each = explained_direction(defenses, *({n: t[None] for n, t in one.items()} for one in (plain, sent)))
+        return explained_direction(defenses, plain, sent, by_support=True)
+    rows = ({n: t[None] for n, t in one.items()} for one in (plain, sent))
+    each = explained_direction(defenses, *rows, by_support=True)
     return {name: t[0] for name, t in each.items()}
 
 

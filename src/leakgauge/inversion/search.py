@@ -23,7 +23,7 @@ from leakgauge.engine import (
     saved_bytes,
 )
 from leakgauge.errors import Inapplicable
-from leakgauge.inversion.defended import FIRST, DefendedReplay, trust
+from leakgauge.inversion.defended import FIRST, DefendedReplay, WeighedReplay, precision, trust
 from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.terms import Candidate, Term
 
@@ -35,6 +35,9 @@ KNOWN = {
     True: "compared through the defense, which takes whole gradients",
     False: "the defense is known, and loses so little that what was sent is compared with itself",
 }
+
+
+WEIGHED = "the defense is known, and tensors are weighed by how noisy it makes them"
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,10 +88,12 @@ class Search:
         self.best_x = x.detach().clone()
         self.best_logits = None if logits is None else logits.detach().clone()
         self._final = self._weigh(x, logits) if problem.defenses and _reads_signal(problem) else 0.0
+        self._precision = precision(problem.defenses, problem.observed)
         self._trust = torch.tensor(self._final, device=x.device)  # a tensor, since a recorded step reads it again
         self._replay, chosen = self._choose(x, logits)
         said = (term.note(problem.victim) for weight, term in problem.objective.parts() if weight)
-        known = KNOWN[bool(self._final)] if problem.defenses and self._replay is not None else ""
+        known = WEIGHED if self._precision else KNOWN[bool(self._final)]
+        known = known if problem.defenses and self._replay is not None else ""
         self.notes = tuple(filter(None, [chosen, known, *said]))
 
     def _choose(self, x: Tensor, logits: Tensor | None) -> tuple[Replayer | None, str]:
@@ -153,6 +158,8 @@ class Search:
     def _known(self, replayed: Replay, rows: Rows) -> Replay:
         """The replay as an adversary compares it who knows the defenses."""
         problem = self.problem
+        if self._precision:
+            replayed = WeighedReplay(replayed, self._precision)
         if not self._final:
             return replayed
         per_sample = isinstance(problem.channel, PerSample)

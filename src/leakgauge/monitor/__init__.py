@@ -5,10 +5,10 @@ monitor = watch(model, optimizer, loss=criterion)
 print(monitor.report()); monitor.close()
 """
 
+from leakgauge.measures.sketch import SignBucket, TwoSided
 from leakgauge.monitor.guard import MonitorWarning
 from leakgauge.monitor.leakage import Controls, Leakage, View
 from leakgauge.monitor.monitor import Log, Monitor
-from leakgauge.monitor.sketch import SignBucket, TwoSided
 from leakgauge.monitor.watch import watch
 from leakgauge.monitor.whitebox import Protection, WhiteBox
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.errors import Inapplicable
-from leakgauge.monitor.sketch import SignBucket, SketchPlan
+from leakgauge.measures.sketch import SignBucket, SketchPlan
 
 WIDTH = 64
 PRIME = 2_147_483_647

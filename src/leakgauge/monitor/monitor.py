@@ -15,13 +15,13 @@ from leakgauge.core.defaults import plain_defaults
 from leakgauge.errors import BadInput
 from leakgauge.measures.intervals import clopper_pearson
 from leakgauge.measures.membership import Rate
+from leakgauge.measures.sketch import SignBucket, Sketch, SketchPlan
 from leakgauge.monitor.alarm import Alarm
 from leakgauge.monitor.guard import Guard
 from leakgauge.monitor.inputs import WIDTH, BatchFeatures
 from leakgauge.monitor.leakage import VIEWS, Controls, Leakage, View
 from leakgauge.monitor.prober import Prober
 from leakgauge.monitor.ring import Ring, Thinning
-from leakgauge.monitor.sketch import SignBucket, Sketch, SketchPlan
 from leakgauge.monitor.stream import TEMPERATURES, BlockScores, Stream, is_sampled
 from leakgauge.monitor.summary import summary
 from leakgauge.monitor.whitebox import Pooled, WhiteBox

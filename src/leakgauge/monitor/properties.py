@@ -20,7 +20,7 @@ from leakgauge.errors import BadInput
 from leakgauge.errors.checked import checked
 from leakgauge.measures.membership import Rate, auc, auc_interval, true_positive_rate
 from leakgauge.measures.probe import fit_probes
-from leakgauge.monitor.sketch import SignBucket, Sketch, SketchPlan
+from leakgauge.measures.sketch import SignBucket, Sketch, SketchPlan
 
 PERMUTATIONS = 200
 """Of the kinds of the updates, for the null."""

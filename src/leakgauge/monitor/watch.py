@@ -12,11 +12,11 @@ from leakgauge.core import Loss
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.errors import BadInput
 from leakgauge.errors.checked import checked
+from leakgauge.measures.sketch import Sketch
 from leakgauge.monitor.inputs import batch_of, only_tensor
 from leakgauge.monitor.leakage import View
 from leakgauge.monitor.monitor import Log, Monitor, ScalarWriter
 from leakgauge.monitor.prober import Prober, Samples
-from leakgauge.monitor.sketch import Sketch
 from leakgauge.monitor.views import (
     PrivateOptimizer,
     protection_of,

@@ -11,7 +11,7 @@ from typing import Any
 from leakgauge.audit import evidence, records
 from leakgauge.audit.files import write_whole
 from leakgauge.audit.findings import Findings, Unanswered, read_findings, training_of
-from leakgauge.audit.questions import defenses as defense_records
+from leakgauge.audit.questions import defense_records
 from leakgauge.audit.questions import properties as property_records
 from leakgauge.audit.questions import split as scan_records
 from leakgauge.audit.questions import training as monitor_records

@@ -16,8 +16,9 @@ from markupsafe import Markup, escape
 
 from leakgauge.audit import records
 from leakgauge.audit.files import finite, line_of
-from leakgauge.audit.questions import defenses, properties, split, training
-from leakgauge.audit.questions.defenses import DefenseRecord
+from leakgauge.audit.questions import defense_records as defenses
+from leakgauge.audit.questions import properties, split, training
+from leakgauge.audit.questions.defense_records import DefenseRecord
 from leakgauge.audit.questions.properties import PropertyRecord
 from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.records import Record

@@ -11,10 +11,9 @@ from leakgauge.audit.advice import advise
 from leakgauge.audit.case import Case
 from leakgauge.audit.findings import Unanswered, read_findings
 from leakgauge.audit.plan import Plan
-from leakgauge.audit.questions import answers
-from leakgauge.audit.questions import defenses as defense_records
+from leakgauge.audit.questions import answers, defense_records
 from leakgauge.audit.questions.answers import Answer, Waiting
-from leakgauge.audit.questions.defenses import Trial
+from leakgauge.audit.questions.defense_records import Trial
 from leakgauge.audit.request import Effort, Request
 from leakgauge.audit.wording import statements
 from leakgauge.errors import BadInput

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakgauge.core import Assumption, Channel, Defense, Observation, Pixels, Reconstruction, Victim, share
@@ -19,7 +20,7 @@ from leakgauge.inversion.labels import batch_size
 from leakgauge.measures.image import SLACK
 from leakgauge.priors.decoders.networks import ByShape, Decoder, Shape
 from leakgauge.priors.decoders.recipes import OneCycle, Plateau, Recipe
-from leakgauge.priors.decoders.training import CHUNK, History, as_images, chosen, train_decoder
+from leakgauge.priors.decoders.training import CHUNK, History, ImageLoss, as_images, chosen, train_decoder
 
 FEW = 500
 """Public images below which the result says that an attacker with more would do better."""
@@ -178,9 +179,10 @@ def fit_on(
     lr: float | None = None,
     batch: int | None = None,
     paper: bool = False,
-    held_out: float = 0.1,
+    held_out: float | Tensor = 0.1,
     patience: int | None = None,
     enough: float | None = None,
+    loss: ImageLoss = F.mse_loss,
     device: torch.device | None = None,
     seed: int = 0,
 ) -> FittedDecoder:
@@ -206,8 +208,8 @@ def fit_on(
     with private_randomness(seed, device):
         network = decoder(feature, image)
     state, history = train_decoder(
-        network, features, images, recipe=recipe, held_out=held_out, patience=patience, enough=enough, device=device,
-        seed=seed,
+        network, features, images, recipe=recipe, held_out=held_out, patience=patience, enough=enough, loss=loss,
+        device=device, seed=seed,
     )  # fmt: skip
     few = (f"only {len(features)} public images: an attacker with more would do better",) if len(features) < FEW else ()
     return FittedDecoder(decoder, feature, image, Weights(state), history, recipe, notes=few)

@@ -11,7 +11,7 @@ from leakgauge.audit.case import clients_of, same_protection
 from leakgauge.audit.findings.training import GUESSING
 from leakgauge.audit.findings.unanswered import Unanswered
 from leakgauge.audit.findings.updates import Update
-from leakgauge.audit.questions.defenses import DefenseRecord, Static, worth_having
+from leakgauge.audit.questions.defense_records import DefenseRecord, Static, worth_having
 from leakgauge.audit.verdict import GLIMPSED, OUTLINED, SCRAMBLED, Evidence, Outcome, Verdict
 
 MOST_POINTS = 2.0

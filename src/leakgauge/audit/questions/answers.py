@@ -15,7 +15,8 @@ from typing import Literal
 
 from leakgauge.audit import plan, records
 from leakgauge.audit.files import JsonLines
-from leakgauge.audit.questions import QUESTIONS, Question, defenses
+from leakgauge.audit.questions import QUESTIONS, Question
+from leakgauge.audit.questions import defense_records as defenses
 from leakgauge.audit.typed import typed
 
 FILE = "questions.jsonl"

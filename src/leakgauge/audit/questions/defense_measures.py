@@ -65,17 +65,17 @@ class Trained:
     buffers: Mapping[str, Tensor]
 
 
-def classified(setup: Setup, defenses: Sequence[Defense], how: Training, private: DPSGD | None = None) -> Tensor:
+def classified(setup: Setup, defenses: Sequence[Defense], how: Training, private: Channel | None = None) -> Tensor:
     """Trains from fresh weights, each gradient through the defenses, and says which held-out images come out right."""
     return judged(setup, trained(setup, defenses, how, private), held_out(setup, how.seed)[1])
 
 
-def trained(setup: Setup, defenses: Sequence[Defense], how: Training, private: DPSGD | None = None) -> Trained:
-    """The model after ``how.steps`` steps in train mode, with ``private`` steps if given. What is not sent is not updated."""
+def trained(setup: Setup, defenses: Sequence[Defense], how: Training, private: Channel | None = None) -> Trained:
+    """The model after ``how.steps`` steps in train mode, each through the channel ``private`` if given. What is not sent is not updated."""
     train, _ = held_out(setup, how.seed)
     model = fresh(setup.victim.model, seed=how.seed, device=setup.victim.device)
     victim = Victim(model, setup.victim.space, setup.victim.loss, mode="train", name=setup.victim.name)
-    if private is not None:
+    if isinstance(private, DPSGD):
         require_separate_samples(victim)
     parameters, buffers = {n: p.clone() for n, p in victim.parameters().items()}, victim.buffers()
     optimizer = torch.optim.Adam(list(parameters.values()), lr=LEARNING_RATE)
@@ -88,6 +88,8 @@ def trained(setup: Setup, defenses: Sequence[Defense], how: Training, private: D
             x, y = _model_space(setup, order[step * size : (step + 1) * size])
             if private is None:
                 sent = gradient(victim, x, y, parameters=parameters, buffers=buffers)
+            elif not isinstance(private, DPSGD):
+                sent = _step(victim, reseed(private, step), x, y, parameters, buffers)
             else:
                 sent = private.release(each_gradient(victim, x, y, parameters=parameters, buffers=buffers), noise)
             sent = apply_defenses(victim, Gradient(), sent, defenses, rng=noise)
@@ -95,6 +97,17 @@ def trained(setup: Setup, defenses: Sequence[Defense], how: Training, private: D
                 parameter.grad = sent.get(name)
             optimizer.step()
     return Trained(model, parameters, buffers)
+
+
+def _step(
+    victim: Victim, channel: Channel, x: Tensor, y: Tensor, parameters: Mapping[str, Tensor], buffers: dict[str, Tensor]
+) -> Signal:
+    """What the channel sends at these ``parameters``; ``buffers`` are updated as by a pass of the samples themselves."""
+    victim.model.load_state_dict({**parameters, **buffers}, strict=False)  # the victim's own copy
+    sent = {name: t.detach() for name, t in channel(victim, x, y).items()}
+    with torch.no_grad():
+        victim(x, buffers=buffers)
+    return sent
 
 
 def judged(setup: Setup, found: Trained, rows: Tensor) -> Tensor:

@@ -7,27 +7,21 @@ defense. Each trial leaves one line of ``defenses.jsonl``.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from leakgauge.audit.bounds import Mechanism, mechanism
-from leakgauge.audit.case import Case, accepted_options, present_fields, protects, with_steps
-from leakgauge.audit.cause import TruthTest
-from leakgauge.audit.files import JsonLines, infinity_as_text, safe_command
-from leakgauge.audit.migrate import migrated_defense
+from leakgauge.audit.case import Case, accepted_options, protects, with_steps
 from leakgauge.audit.null import null_run
-from leakgauge.audit.questions import Question
 from leakgauge.audit.questions.defense_measures import (
     DELTA,
     Releases,
@@ -42,298 +36,28 @@ from leakgauge.audit.questions.defense_measures import (
     told_apart,
     trained,
 )
-from leakgauge.audit.records import FORMAT, Status, with_infinity
+from leakgauge.audit.questions.defense_records import (
+    DefenseRecord,
+    Static,
+    Trial,
+    append,
+    exists,
+    may_be_private,
+    protected,
+    read,
+    sort,
+    unadapted,
+)
 from leakgauge.audit.run import attack_case, save_pictures, versions
-from leakgauge.audit.scoring import Scores
 from leakgauge.audit.session import Load, Setup, check_fits
 from leakgauge.audit.timing import FEWEST_STEPS, Cost, cost_of, elapsed
-from leakgauge.audit.typed import typed
-from leakgauge.audit.verdict import Evidence, Outcome, Verdict
 from leakgauge.channels import DPSGD
-from leakgauge.core import Assumption, Blindable, Kind, PerSample, Reconstruction
+from leakgauge.core import Adaptable, Blindable, ChangesModel, PerSample, Protects, Reconstruction
 from leakgauge.defenses import GaussianNoise, SVTPrivacy
 from leakgauge.errors import BadInput, CannotWrite, Inapplicable, one_line, trace_without_values
 from leakgauge.families import find_roles
 from leakgauge.inversion.defended import useful
 from leakgauge.measures.rdp import spent_epsilon
-
-FILE = "defenses.jsonl"
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One defense to be tried: plain data. The case holds the defenses and the steps of the attack.
-
-    The training takes ``train_steps`` steps of ``train_batch`` images; the decoder sees ``releases`` updates, each of a batch
-    (of the case's size) drawn out of ``candidates`` images. Without training steps the accuracy stays unknown.
-    """
-
-    case: Case
-    train_steps: int
-    train_batch: int = 32
-    candidates: int = 64
-    releases: int = 128
-
-    def __post_init__(self) -> None:
-        for what, least in (("train_steps", 0), ("train_batch", 1), ("candidates", 1), ("releases", 1)):
-            if getattr(self, what) < least:
-                raise BadInput(f"a trial needs {what} of at least {least}, got {getattr(self, what)}")
-
-    def key(self) -> str:
-        """Identifies the trial in a run; resuming skips trials whose key has a record."""
-        fields = {**asdict(self), "case": self.case.identity()}
-        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:12]
-
-    def undefended(self) -> Trial:
-        """The trial without any defense that this one is compared with."""
-        return replace(self, case=protected(self.case, ()))
-
-
-def may_be_private(case: Case) -> bool:
-    """Whether a step of DP-SGD can stand in the place of what the client sends."""
-    return not case.shares_weights() and (not case.channel or protects(case.channel))
-
-
-def protected(case: Case, protections: Sequence[str]) -> Case:
-    """The case with these defenses and no others; one that is a channel takes the place of the plain one."""
-    channels = [spec for spec in protections if protects(spec)]
-    if len(channels) > 1 or (channels and not may_be_private(case)):
-        raise BadInput(f"{' + '.join(protections)} cannot be tried here: a step is private once, and by itself")
-    plain = "" if protects(case.channel) else case.channel
-    defenses = tuple(spec for spec in protections if not protects(spec))
-    reveal = (*unadapted(case).reveal, *((KNOWN,) if defenses else ()))
-    return replace(case, name="", channel=channels[0] if channels else plain, defenses=defenses, reveal=reveal)
-
-
-KNOWN = "defended"
-"""What a case reveals to an adversary who knows the defense."""
-
-
-def unadapted(case: Case) -> Case:
-    """The case of an adversary who does not know the defense."""
-    return replace(case, reveal=tuple(spec for spec in case.reveal if spec != KNOWN))
-
-
-class Span(TypedDict):
-    """A value with its interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-class ToldApart(TypedDict):
-    """What a decoder read out of the updates."""
-
-    auc: Span
-    tpr: Span
-    candidates: int
-    batch: int
-    releases: int
-    tensors: NotRequired[int]
-    of: NotRequired[int]
-    notes: NotRequired[Sequence[str]]
-    unknown: NotRequired[str]
-
-
-class Accuracy(Span):
-    """What a short training came to; ``unknown`` says why its cost is not known."""
-
-    images: int
-    steps: int
-    batch: int
-    trained_on: int
-    start: str
-    optimizer: str
-    right: str
-    cost: NotRequired[Span | None]
-    privacy: NotRequired[str]
-    unknown: NotRequired[str]
-
-
-class NotMeasured(TypedDict, total=False):
-    """``unknown`` says why; nothing, where the trial did not come that far."""
-
-    cost: Span | None
-    unknown: str
-
-
-@dataclass(frozen=True)
-class Static:
-    """What the same attack sees without knowing the defense."""
-
-    verdict: Verdict
-    ssim: float
-    layout: float | None = None
-    pieces_lead: float | None = None
-
-
-@dataclass(frozen=True)
-class DefenseRecord:
-    """Everything one trial of a defense produced. ``defenses`` is empty for the trial without any.
-
-    ``adapted``: the attack knew the defense, which older versions did not try. ``static`` is what it sees otherwise; None where that was
-    not tried, because nothing depends on it or the attack refused. ``epsilon`` is what one update spends at δ = 1e-5; None where the
-    defense gives no guarantee.
-
-    ``scores``, ``null`` and ``baseline`` are as in :class:`leakgauge.audit.records.Record`; where the attack refused
-    (``status`` refused), they are None and ``reason`` says why, while the other two measurements may still be there. The attack without
-    a defense is the positive control of those with one.
-
-    ``leakage``: ``auc`` and ``tpr`` as ``{"value", "low", "high"}``, with ``candidates``, ``batch``, ``releases``, ``tensors``
-    (read) ``of`` (all) and ``notes``. ``accuracy``: ``value``, ``low``, ``high`` on ``images`` held-out images, after ``steps``
-    steps with ``batch`` images each, of ``trained_on`` different ones; ``right`` is 1 for each held-out image that was
-    classified correctly; ``privacy``, of DP-SGD, the guarantee of that training; ``cost`` is the loss of accuracy against the
-    same training without defense, ``{"value", "low", "high"}``, or None. Either of the two holds ``unknown``, a sentence,
-    where something could not be measured; it is empty otherwise.
-    """
-
-    key: str
-    status: Status
-    trial: Trial
-    defenses: tuple[str, ...]
-    attack: str
-    channel: str
-    versions: Mapping[str, str]
-    command: str
-    seconds: float
-    assumptions: tuple[Assumption, ...] = ()
-    scores: Scores | None = None
-    null: Scores | None = None
-    baseline: Scores | None = None
-    verdict: Verdict | None = None
-    test: TruthTest | None = None
-    leakage: Mapping[str, Any] = field(default_factory=dict)
-    accuracy: Mapping[str, Any] = field(default_factory=dict)
-    pictures: Mapping[str, str] = field(default_factory=dict)
-    reason: str = ""
-    notes: tuple[str, ...] = ()
-    finished: str = ""
-    question: Question = "defenses"
-    format: int = FORMAT
-    adapted: bool = True
-    static: Static | None = None
-    epsilon: float | None = None
-
-    @property
-    def name(self) -> str:
-        """The defenses as they are written on the command line, or ``none``."""
-        return " + ".join(self.defenses) or "none"
-
-    @property
-    def outcome(self) -> Outcome | None:
-        return None if self.verdict is None else self.verdict.outcome
-
-    def assumed(self, kind: Kind) -> tuple[str, ...]:
-        """What was assumed of this kind."""
-        return tuple(a.what for a in self.assumptions if a.kind == kind)
-
-    @property
-    def ssim(self) -> float | None:
-        """Mean SSIM of the reconstructions, None where the attack gave none."""
-        return None if self.scores is None else self.scores.mean("ssim")
-
-    @property
-    def layout(self) -> float | None:
-        """Correlation of the layout of the image that shows most, since few of a batch may; None where not measured."""
-        return None if self.scores is None else self.scores.best("layout")
-
-    @property
-    def pieces_lead(self) -> float | None:
-        """As ``layout``, by how much the pieces fit the original better than any other image."""
-        return None if self.scores is None else self.scores.best("pieces_lead")
-
-    @property
-    def evidence(self) -> Evidence:
-        """The metric that shows what was seen."""
-        return "ssim" if self.verdict is None or self.status != "done" else self.verdict.evidence
-
-    @property
-    def auc(self) -> float | None:
-        """How well members are recognised among other candidates, None where it was not measured."""
-        found = self.leakage.get("auc")
-        return None if not found else float(found["value"])
-
-    @property
-    def cost(self) -> float | None:
-        """Accuracy lost against the training without defense, None where it is unknown."""
-        found = self.accuracy.get("cost")
-        return None if not found else float(found["value"])
-
-
-SCORED = ("scores", "null", "baseline")
-
-
-def to_json(record: DefenseRecord) -> dict[str, Any]:
-    """Plain fields. Infinite values (a perfect PSNR) become strings."""
-    fields = asdict(record)
-    for name in SCORED:
-        scores: Scores | None = getattr(record, name)
-        fields[name] = None if scores is None else scores.summary()
-    return infinity_as_text(fields)
-
-
-def from_json(fields: dict[str, Any]) -> DefenseRecord:
-    """The record that was written down as these fields, in this format or an older one."""
-    known = {"adapted": False, **with_infinity(migrated_defense(fields, FORMAT), SCORED)}
-    trial = dict(typed(Mapping[str, Any], known.get("trial"), "trial"))
-    record = typed(DefenseRecord, {**known, "trial": {**trial, "case": present_fields(trial.get("case"))}})
-    typed(ToldApart if "auc" in record.leakage else NotMeasured, record.leakage, "leakage")
-    typed(Accuracy if "value" in record.accuracy else NotMeasured, record.accuracy, "accuracy")
-    return replace(record, command=safe_command(record.command))
-
-
-STORE = JsonLines(
-    FILE,
-    encode=to_json,
-    decode=from_json,
-    missing="{folder} holds no trials of defenses: it has no {file}; make them with `leakgauge audit`",
-)
-append, exists, sort = STORE.append, STORE.exists, STORE.sort
-
-
-def read(folder: Path) -> list[DefenseRecord]:
-    """All whole records, in order; of two with one key the later one counts."""
-    return list({record.key: record for record in STORE.read(folder)}.values())
-
-
-def front(points: Sequence[tuple[float, float]]) -> tuple[int, ...]:
-    """Places of the points that no other beats, where less is better in both coordinates; those with NaN are left out.
-
-    A point is beaten by another that is at most as large in both and smaller in one. Equal points stand together.
-
-    >>> front([(0.0, 0.9), (0.1, 0.2), (0.2, 0.2), (0.3, 0.1)])
-    (0, 1, 3)
-    """
-    known = [i for i, point in enumerate(points) if not any(math.isnan(v) for v in point)]
-    kept: list[int] = []
-    for i in sorted(known, key=lambda i: points[i]):  # by the first coordinate: only what came before can beat
-        if not kept or points[i][1] < points[kept[-1]][1] or points[i] == points[kept[-1]]:
-            kept.append(i)
-    return tuple(sorted(kept))
-
-
-def evidence(records: Sequence[DefenseRecord]) -> Evidence:
-    """The metric that shows what the attack sees without defense, and hence what a defense takes from it."""
-    plain = next((record for record in records if not record.defenses), None)
-    return "ssim" if plain is None else plain.evidence
-
-
-def worth_having(records: Sequence[DefenseRecord]) -> tuple[str, ...]:
-    """Keys of the trials on the Pareto front of accuracy cost and what the attack sees; those without either are left out.
-
-    None, where the attack fails without defense already: the differences between its failures are chance.
-    """
-    if any(not record.defenses and record.outcome is not None and not record.outcome.leaks for record in records):
-        return ()
-    what = evidence(records)
-    points = [(_or_nan(record.cost), _or_nan(getattr(record, what))) for record in records]
-    return tuple(records[i].key for i in front(points))
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value
-
 
 FEWEST_TRAIN_STEPS, MOST_TRAIN_STEPS = 20, 200
 """Of the training under a defense; more steps than that would be a study of their own, and their time goes to the attack."""
@@ -461,6 +185,10 @@ class Base:
         check_fits(setup)
         return setup
 
+    def of(self, case: Case) -> Setup:
+        """The set-up with the model that a trial's channel needs."""
+        return self.setup.sent(case)
+
     @cached_property
     def nothing(self) -> Reconstruction | None:
         """The null run, where it does not depend on what is sent; None where each trial needs its own."""
@@ -472,13 +200,20 @@ class Base:
 
     @cached_property
     def releases(self) -> Releases:
-        plain, case = self.plain, self.plain.case
+        return self._drawn(self.plain.case)
+
+    def releases_of(self, case: Case) -> Releases:
+        """Through the case's channel."""
+        channel = case.build_channel()
+        return self._drawn(case) if isinstance(channel, ChangesModel) else replace(self.releases, channel=channel)
+
+    def _drawn(self, case: Case) -> Releases:
         return draw_releases(
-            self.setup,
+            self.of(case),
             case.build_channel(),
             batch=case.images,
-            candidates=plain.candidates,
-            releases=plain.releases,
+            candidates=self.plain.candidates,
+            releases=self.plain.releases,
             seed=case.seed,
         )
 
@@ -494,7 +229,7 @@ def _run(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | Non
         "channel": repr(case.build_channel()),
         "versions": versions(),
         "command": case.command(),
-        "epsilon": epsilon_of(case, sum(p.numel() for p in base.setup.victim.parameters().values())),
+        "epsilon": epsilon_of(case, sum(p.numel() for p in base.of(case).victim.parameters().values())),
     }
     try:
         found = {**_attack(trial, base, folder, undefended), "leakage": _leakage(trial, base)}
@@ -511,7 +246,7 @@ def _attack(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | 
     """The attack without a defense is the positive control of all others."""
     plain = None if undefended is None or undefended.outcome is None else undefended.outcome.leaks
     try:
-        found = attack_case(trial.case, base.setup, nothing=base.nothing, leaks_undefended=plain)
+        found = attack_case(trial.case, base.of(trial.case), nothing=base.nothing, leaks_undefended=plain)
     except Inapplicable as refusal:
         return {"status": "refused", "reason": str(refusal)}
     return {
@@ -535,24 +270,27 @@ def epsilon_of(case: Case, entries: int) -> float | None:
     if own:
         return own[0]
     found = mechanism(case.build_channel(), defenses)
-    return spent_epsilon(noise=found.noise, rate=1.0, steps=1, delta=DELTA) if isinstance(found, Mechanism) else None
+    return (
+        spent_epsilon(noise=found.accounted, rate=1.0, steps=1, delta=DELTA) if isinstance(found, Mechanism) else None
+    )
 
 
 def depends_on_defense(case: Case) -> bool:
     """Whether an attack that knows the defenses does something else than one that does not."""
-    return bool(useful(case.build_defenses()))
+    return bool(useful(case.build_defenses())) or isinstance(case.build_channel(), Adaptable)
 
 
 def _static(trial: Trial, base: Base, leaks_undefended: bool | None) -> Static:
-    found = attack_case(unadapted(trial.case), base.setup, nothing=base.nothing, leaks_undefended=leaks_undefended)
+    found = attack_case(
+        unadapted(trial.case), base.of(trial.case), nothing=base.nothing, leaks_undefended=leaks_undefended
+    )
     layout, pieces = (found.scores.best(name) for name in ("layout", "pieces_lead"))
     return Static(found.verdict, found.scores.mean("ssim"), layout, pieces)
 
 
 def _leakage(trial: Trial, base: Base) -> Mapping[str, Any]:
     try:
-        drawn = replace(base.releases, channel=trial.case.build_channel())
-        return told_apart(drawn, trial.case.build_defenses(), seed=trial.case.seed)
+        return told_apart(base.releases_of(trial.case), trial.case.build_defenses(), seed=trial.case.seed)
     except Inapplicable as refusal:
         return {"unknown": str(refusal)}
 
@@ -562,18 +300,14 @@ def _accuracy(trial: Trial, base: Base, undefended: DefenseRecord | None) -> Map
     try:
         if not trial.train_steps:
             raise Inapplicable("no training was planned; there was no time for it, or none was asked for")
-        private = _private(trial)
-        right = classified(base.setup, trial.case.build_defenses(), how, private)
+        channel = trial.case.build_channel()
+        private = channel if isinstance(channel, Protects) else None
+        right = classified(base.of(trial.case), trial.case.build_defenses(), how, private)
     except Inapplicable as refusal:
         return {"unknown": str(refusal)}
     without = _right(undefended) if trial.case.protections() else right
     found = accuracy(base.setup, right, without, how)
-    return found if private is None else {**found, "privacy": privacy_of(base.setup, how, private)}
-
-
-def _private(trial: Trial) -> DPSGD | None:
-    channel = trial.case.build_channel()
-    return channel if isinstance(channel, DPSGD) else None
+    return {**found, "privacy": privacy_of(base.setup, how, private)} if isinstance(private, DPSGD) else found
 
 
 def _right(record: DefenseRecord | None) -> Tensor | None:

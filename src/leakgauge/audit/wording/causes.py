@@ -25,6 +25,7 @@ LACKED: Mapping[Knowledge, str] = {
     Knowledge.MASKS: "the dropout masks",
     Knowledge.ORDER: "the order of the batches",
     Knowledge.STATISTICS: "the client's own running statistics",
+    Knowledge.DEFENSE: "the defense",
 }
 
 

@@ -11,7 +11,7 @@ from leakgauge.audit.findings import (
 )
 from leakgauge.audit.phrasing import duration, number, plural
 from leakgauge.audit.questions import QUESTIONS
-from leakgauge.audit.questions.defenses import DefenseRecord
+from leakgauge.audit.questions.defense_records import DefenseRecord
 from leakgauge.audit.wording.causes import by_cause, why
 from leakgauge.audit.wording.statement import Statement, Tone, by_kind
 from leakgauge.audit.wording.terms import SEEN

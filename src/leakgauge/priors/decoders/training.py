@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +22,10 @@ FEWEST = 16
 
 CHUNK = 256
 """Images decoded at a time outside of training."""
+
+
+ImageLoss = Callable[[Tensor, Tensor], Tensor]
+"""Mean squared error of made images against the true ones, in whatever order is meant."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +62,18 @@ def train_decoder(
     images: Tensor,
     *,
     recipe: Recipe,
-    held_out: float = 0.1,
+    held_out: float | Tensor = 0.1,
     patience: int | None = None,
     enough: float | None = None,
+    loss: ImageLoss = F.mse_loss,
     device: torch.device | None = None,
     seed: int = 0,
 ) -> tuple[dict[str, Tensor], History]:
-    """Trains ``network`` in place to map ``features`` to ``images`` by squared error; gives its best weights and history.
+    """Trains ``network`` in place to map ``features`` to ``images`` by squared ``loss``; gives its best weights and history.
 
     Features may be of any float type and lie anywhere (a memory map, another device); images are floats in [0, 1] or bytes.
-    A share ``held_out`` of the pairs is never trained on: the epoch that is kept is chosen there, and with ``patience``
-    training stops when that many epochs have brought nothing better, with ``enough`` as soon as the held-out FVU is below it.
+    A share ``held_out`` of the pairs (or the pairs at these places) is never trained on: the epoch that is kept is chosen there, and with
+    ``patience`` training stops when that many epochs have brought nothing better, with ``enough`` as soon as the held-out FVU is below it.
     On a GPU it runs in bfloat16 with channels last, and the step is recorded as a CUDA graph where all data lie there.
 
     Ref: Liu and Zhu 2025, section 2.2 — g ≈ f_edge⁻¹ learned from auxiliary data
@@ -90,7 +95,7 @@ def train_decoder(
     losses: list[float] = []
     checks: list[float] = []
     best: dict[str, Tensor] = {}
-    step = _Step(network, state.optimizer, features, images, torch.zeros(batch, dtype=torch.long), device)
+    step = _Step(network, state.optimizer, features, images, torch.zeros(batch, dtype=torch.long), device, loss)
     with private_randomness(seed, device), torch.enable_grad():  # a caller may be scoring, without gradients
         for epoch in range(recipe.epochs):
             network.train()
@@ -100,7 +105,7 @@ def train_decoder(
                 step(rows)
                 state.after_step()
             losses.append(float(step.total) / steps)
-            checks.append(_loss(network, features, images, check, device))
+            checks.append(_loss(network, features, images, check, device, loss))
             if not (math.isfinite(losses[-1]) and math.isfinite(checks[-1])):
                 raise Inapplicable(
                     f"the decoder diverged in epoch {epoch + 1} of {recipe.epochs} (loss {losses[-1]}, held out "
@@ -133,8 +138,9 @@ class _Step:
         images: Tensor,
         rows: Tensor,
         device: torch.device,
+        loss: ImageLoss,
     ) -> None:
-        self.network, self.optimizer = network, optimizer
+        self.network, self.optimizer, self.loss = network, optimizer, loss
         self.features, self.images, self.device = features, images, device
         self.rows = rows.to(features.device)
         self.total = torch.zeros((), device=device)
@@ -152,7 +158,7 @@ class _Step:
         z, x = pair(self.features, self.images, self.rows, self.device)
         with _precision(self.device):
             made = self.network(z)
-        loss = F.mse_loss(made.float(), x)
+        loss = self.loss(made.float(), x)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
@@ -198,7 +204,11 @@ def as_images(images: Tensor) -> Tensor:
     return images.float() / 255 if images.dtype == torch.uint8 else images.float()
 
 
-def _parts(count: int, held_out: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+def _parts(count: int, held_out: float | Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    if isinstance(held_out, Tensor):
+        learn = torch.ones(count, dtype=torch.bool)
+        learn[held_out] = False
+        return learn.nonzero()[:, 0], held_out
     if not 0 < held_out < 1:
         raise BadInput(f"a decoder holds out a share of the public images between 0 and 1, got {held_out}")
     if count < FEWEST:
@@ -211,14 +221,16 @@ def _parts(count: int, held_out: float, rng: torch.Generator) -> tuple[Tensor, T
 
 
 @torch.no_grad()
-def _loss(network: nn.Module, features: Tensor, images: Tensor, rows: Tensor, device: torch.device) -> float:
+def _loss(
+    network: nn.Module, features: Tensor, images: Tensor, rows: Tensor, device: torch.device, loss: ImageLoss
+) -> float:
     network.eval()
     total = torch.zeros((), device=device)
     for piece in rows.split(CHUNK):
         z, x = pair(features, images, piece, device)
         with _precision(device):
             made = network(z)
-        total += F.mse_loss(made.float(), x) * len(piece)
+        total += loss(made.float(), x) * len(piece)
     return float(total) / len(rows)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from leakgauge.audit.phrasing import duration, metric, number, plural
-from leakgauge.audit.questions.defenses import DefenseRecord, evidence, worth_having
+from leakgauge.audit.questions.defense_records import DefenseRecord, evidence, worth_having
 from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import Outcome
 from leakgauge.audit.wording import ENDINGS, Statement, cost_unknown, defense_words, guarantee

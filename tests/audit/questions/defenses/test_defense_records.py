@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakgauge.audit.questions import defenses as store
-from leakgauge.audit.questions.defenses import DefenseRecord, front, worth_having
+from leakgauge.audit.questions import defense_records as store
+from leakgauge.audit.questions.defense_records import DefenseRecord, front, worth_having
 from leakgauge.audit.verdict import Way
 from leakgauge.errors import BadInput
 from tests.made import rate, scores, tried, verdict

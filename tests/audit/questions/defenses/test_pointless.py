@@ -1,7 +1,8 @@
 """No defense is tried where the attack fails without one."""
 
 from leakgauge.audit.case import Case
-from leakgauge.audit.questions.defenses import plan_trials, read, run_trials
+from leakgauge.audit.questions.defense_records import read
+from leakgauge.audit.questions.defenses import plan_trials, run_trials
 
 CASE = Case(model="tiny", data="made", attack="inverting_gradients", options={"tv": 0.01})
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from leakgauge.audit.case import Case
-from leakgauge.audit.questions import defenses
-from leakgauge.audit.questions.defenses import GRID, Trial, plan_trials, run_trials
+from leakgauge.audit.questions import defense_records, defenses
+from leakgauge.audit.questions.defense_records import Trial
+from leakgauge.audit.questions.defenses import GRID, plan_trials, run_trials
 from leakgauge.audit.run import run_case
 from leakgauge.audit.session import Setup
 from leakgauge.audit.typed import typed
@@ -106,7 +107,7 @@ def test_a_trial_scores_as_the_case_itself_does(setup, load, tmp_path):
         assert (tmp_path / record.pictures["reconstruction"]).is_file()
     assert records[0].cost == 0.0
     assert records[0].auc == 1.0
-    assert table(defenses.read(tmp_path)) == table(records)
+    assert table(defense_records.read(tmp_path)) == table(records)
 
 
 def test_dp_sgd_where_a_layer_normalises_over_the_batch(setup, load, tmp_path):
@@ -132,19 +133,19 @@ def test_dp_sgd_protects_members_costs_accuracy_and_states_its_guarantee(setup_o
 def test_a_resumed_run_gives_the_same_table(setup, load, tmp_path, monkeypatch):
     trials = quick(setup)
     whole = run_trials(trials, load=load, folder=tmp_path)
-    lines = (tmp_path / defenses.FILE).read_bytes().splitlines(keepends=True)
+    lines = (tmp_path / defense_records.FILE).read_bytes().splitlines(keepends=True)
     for kept in (1, 3):
         folder = tmp_path / str(kept)
         folder.mkdir()
-        (folder / defenses.FILE).write_bytes(b"".join(lines[:kept]) + lines[kept][:40])
+        (folder / defense_records.FILE).write_bytes(b"".join(lines[:kept]) + lines[kept][:40])
         told = []
         found = run_trials(trials, load=load, folder=folder, resume=True, on_record=told.append)
-        assert table(found) == table(whole) == table(defenses.read(folder))
+        assert table(found) == table(whole) == table(defense_records.read(folder))
         assert [r.key for r in told] == [t.key() for t in trials[kept:]]
-    (folder / defenses.FILE).write_bytes(b"".join(reversed(lines)))
+    (folder / defense_records.FILE).write_bytes(b"".join(reversed(lines)))
     monkeypatch.setattr(defenses, "_run", None)  # nothing is left to run, but the order is put right
     assert table(run_trials(trials, load=load, folder=folder, resume=True)) == table(whole)
-    assert table(defenses.read(folder)) == table(whole)
+    assert table(defense_records.read(folder)) == table(whole)
 
 
 def test_the_null_run_is_made_once(setup, load, tmp_path, monkeypatch):
@@ -190,7 +191,7 @@ def test_the_users_mistakes_are_raised_without_a_record(setup, load, tmp_path):
     trials = quick(setup, replace(CASE, first=999))
     with pytest.raises(BadInput, match="the data holds 240"):
         run_trials(trials, load=load, folder=tmp_path)
-    assert not defenses.exists(tmp_path)
+    assert not defense_records.exists(tmp_path)
 
 
 def test_little_data_leaves_the_attack(setup_of, tmp_path):
@@ -208,3 +209,19 @@ def test_without_training_the_cost_is_unknown(setup, load, tmp_path):
         assert record.status == "done"
         assert record.auc is not None
         assert "no training was planned" in record.accuracy["unknown"]
+
+
+def test_channels_that_may_be_unknown_are_attacked_with_and_without_knowing_them(setup, load, tmp_path):
+    specs = ["soteria:0.5", "precode:4", "transformed:rotate=90,shear=0,shift=0"]
+    trials = plan_trials(setup, CASE, steps=3, train_steps=2, specs=specs)
+    assert [t.case.reveal for t in trials] == [("size",), *[("size", "defended")] * 3]
+    plain, *found = run_trials(trials, load=load, folder=tmp_path)
+    assert plain.static is None
+    for record in found:
+        assert record.status == "done", record.reason
+        assert record.static is not None
+        assert record.accuracy["value"] >= 0
+        assert record.auc is not None
+        assert record.epsilon is None
+    assert found[0].assumed("deployable")[-1] == "defense known to the adversary (Soteria)"
+    assert defense_records.read(tmp_path)[2] == found[1]

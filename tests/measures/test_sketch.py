@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from leakgauge.monitor.sketch import SignBucket, TwoSided, group
+from leakgauge.measures.sketch import SignBucket, TwoSided, group
 
 CPU = torch.device("cpu")
 SHAPES = {"conv.weight": (8, 3, 3, 3), "conv.bias": (8,), "large.weight": (300, 150), "large.bias": (300,)}
