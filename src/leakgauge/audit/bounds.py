@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels import DPSGD
-from leakgauge.core import AddsClients, AddsNoise, Channel, Defense, Observation, PerSample, Pixels, Victim
+from leakgauge.core import AddsClients, AddsNoise, Channel, Defense, Observation, PerSample, Pixels, Victim, as_images
 from leakgauge.defenses import Clip, FlowerLocalDP, GaussianNoise
 from leakgauge.measures.first_layer import from_scratch_psnr
 from leakgauge.measures.reidentification import merge_candidates, rounding_error
@@ -121,7 +121,7 @@ def bound_of(
     if seen.near is not None:
         return Unbounded.NEAR_COPY
     steps = GaussianSteps(found.noise)
-    count = None if pool is None or seen.labels is not None else _candidates(victim.space.decode(x).cpu(), pool)
+    count = None if pool is None or seen.labels is not None else _candidates(as_images(victim.space, x).cpu(), pool)
     prior = None if count is None or len(x) >= count else len(x) / count
     return Bound(
         noise=found.noise,

@@ -45,11 +45,12 @@ from leakgauge.audit.identifiability import CHEAP, identify
 from leakgauge.audit.null import null_run
 from leakgauge.audit.records import Captured, Curve, Frame, Record, Status, VictimFacts
 from leakgauge.audit.scoring import ANYWHERE, POSSIBLE, Interval, interval
+from leakgauge.audit.series_record import series_facts
 from leakgauge.audit.session import Load, Setup, check_fits, set_up
 from leakgauge.audit.text_record import text_facts
 from leakgauge.audit.verdict import judge_certified
 from leakgauge.channels.dropout import without_dropout
-from leakgauge.core import Observation, Reconstruction, Tokens, Trace, Victim
+from leakgauge.core import Observation, Reconstruction, Series, Tokens, Trace, Victim, as_images
 from leakgauge.data.facts import USUAL, DataFacts
 from leakgauge.errors import BadInput, CannotWrite, Inapplicable, one_line, trace_without_values
 from leakgauge.inversion.knowledge import gradient_alignment
@@ -240,7 +241,8 @@ def _judged(
         control=result.control,
         bound=result.bound if isinstance(result.bound, Bound) else None,
         unbounded=None if isinstance(result.bound, Bound) else result.bound,
-        pictures=save_pictures(case, result.images, folder),
+        pictures={} if isinstance(victim.space, Series) else save_pictures(case, result.images, folder),
+        series=series_facts(result.images, victim.space.bounds) if isinstance(victim.space, Series) else None,
         **_said_by_attack(case, victim, result.reconstruction, folder, order=result.order),
     )
 
@@ -347,9 +349,11 @@ def _finite(losses: Tensor) -> tuple[float | None, ...]:
 
 
 def _progress(case: Case, victim: Victim, trace: Trace, folder: Path, *, order: Tensor | None) -> tuple[Frame, ...]:
-    """The candidate over the steps, each image at the place that it has in the end, to be laid over its original."""
+    """The candidate over the steps, each image at the place that it has in the end, to be laid over its original; none of series."""
+    if isinstance(victim.space, Series):
+        return ()
     shown = [
-        (step, victim.space.decode(x).cpu()) for step, x in zip(trace.snapshot_steps, trace.snapshots, strict=True)
+        (step, as_images(victim.space, x).cpu()) for step, x in zip(trace.snapshot_steps, trace.snapshots, strict=True)
     ]
     return tuple(
         Frame(step, save_strip(folder, f"{case.key()}-step-{step:06d}", images if order is None else images[order]))
@@ -431,8 +435,8 @@ def _attack_captured(
         found = attack(victim, seen, seed=seed)
         attack = attack if found.by is None else found.by
         nothing = null_run(attack, victim, seen, seed=seed)
-        images = victim.space.decode(found.x).cpu()
-        shown = {"reconstruction": images, "null": victim.space.decode(nothing.x).cpu()}
+        images = as_images(victim.space, found.x).cpu()
+        shown = {"reconstruction": images, "null": as_images(victim.space, nothing.x).cpu()}
         made = _record(
             case,
             "done",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from leakgauge.audit.case import REARRANGED, Case
 from leakgauge.audit.session import Setup, check_fits, embedded, one_of_each_class
-from leakgauge.core import Pixels, Tokens, Victim
-from leakgauge.data.arrays import from_arrays
+from leakgauge.core import Pixels, Series, Tokens, Victim
+from leakgauge.data.arrays import from_arrays, load_npz, read_series, read_targets
 from leakgauge.data.embedded import fashion, photographs
 from leakgauge.data.facts import DataFacts
 from leakgauge.data.fit import Shape, fit
@@ -53,7 +56,10 @@ def find(case: Case) -> Setup:
         return _text(case, loaded)
     if is_text_file(case.data):
         raise BadInput(f"{case.data} holds sentences, but {case.model} is no text model that comes with a tokenizer")
-    given = data_of(case, cast(Shape, loaded.space.shape) if loaded.space is not None else None)
+    if isinstance(loaded.space, Series):
+        return _series(case, loaded, loaded.space)
+    own_loss = loaded.loss is not F.cross_entropy
+    given = data_of(case, cast(Shape, loaded.space.shape) if loaded.space is not None else None, own_loss=own_loss)
     space = loaded.space or Pixels(tuple(given.images.shape[1:]))
     victim = Victim(loaded.model.to(case.device), space, loss=loaded.loss, mode=case.mode, name=case.model)
     return set_up_given(victim, given)
@@ -91,6 +97,29 @@ def _text(case: Case, loaded: Loaded) -> Setup:
     return Setup(victim, ids.long(), labels.long())
 
 
+def _series(case: Case, loaded: Loaded, space: Series) -> Setup:
+    """A model that takes series, with arrays of a plan file or of a .npz file."""
+    data = case.data if not is_function(case.data) else returned_data(case.data, seed=case.seed)
+    if isinstance(data, str) and Path(data).suffix.lower() == ".npz":
+        data = (*load_npz(Path(data)), data)
+    if isinstance(data, str | Sentences):
+        raise BadInput(
+            f"{case.model} takes series; give --data FILE.npz with arrays x (count, {space.channels}, {space.length}) and y, or let data() "
+            "of a plan file return them"
+        )
+    victim = Victim(loaded.model.to(case.device), space, loss=loaded.loss, mode=case.mode, name=case.model)
+    return set_up_series(victim, *data)
+
+
+def set_up_series(victim: Victim, x: np.ndarray, y: np.ndarray, source: str) -> Setup:
+    """A victim that takes series, with an array of them and their targets."""
+    space = victim.space
+    assert isinstance(space, Series)
+    values = read_series(x, source, channels=space.channels, length=space.length)
+    space.refuse_outside(space.encode(values))
+    return Setup(victim, values, read_targets(y, len(values), source, own_loss=victim.loss is not F.cross_entropy))
+
+
 def images_for(case: Case, shape: Shape) -> Tensor:
     """The images of the case's data, in [0, 1] and of ``shape``."""
     return data_of(case, shape).images
@@ -107,7 +136,7 @@ def smaller(case: Case) -> dict[str, str]:
     return {"stem and resolution of 32×32": f"timm32:{name}"}
 
 
-def data_of(case: Case, shape: Shape | None) -> Given:
+def data_of(case: Case, shape: Shape | None, *, own_loss: bool = False) -> Given:
     """The case's data. Photographs have no labels, because none of the model's classes is theirs.
 
     A folder has no order but that of its names, in which a batch would hold one class and the auxiliary images another; so one
@@ -118,7 +147,9 @@ def data_of(case: Case, shape: Shape | None) -> Given:
         raise BadInput(f"{case.data} returns sentences, but {case.model} takes images")
     if isinstance(data, tuple):
         x, y, source = data
-        images, labels = from_arrays(x, y, source=source, shape=shape, resize=case.resize, window=case.window)
+        images, labels = from_arrays(
+            x, y, source=source, shape=shape, resize=case.resize, window=case.window, own_loss=own_loss
+        )
         return Given(images, labels, levels_of(case.window))
     if data in EMBEDDED and case.window:
         raise BadInput(f"the embedded {data} need no window; leave it out")
@@ -133,7 +164,7 @@ def data_of(case: Case, shape: Shape | None) -> Given:
         return Given(
             fit(photographs(max(shape[1:])), shape=shape, resize=True, source="the embedded photographs"), None
         )
-    given = read_given(data, shape=shape, resize=case.resize, window=case.window)
+    given = read_given(data, shape=shape, resize=case.resize, window=case.window, own_loss=own_loss)
     if given.labels is None or not is_image_folder(data):
         return given
     order = one_of_each_class(given.labels)

@@ -166,6 +166,7 @@ class Static:
     ssim: float
     layout: float | None = None
     pieces_lead: float | None = None
+    correlation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -242,6 +243,11 @@ class DefenseRecord:
     def pieces_lead(self) -> float | None:
         """As ``layout``, by how much the pieces fit the original better than any other image."""
         return None if self.scores is None else self.scores.best("pieces_lead")
+
+    @property
+    def correlation(self) -> float | None:
+        """Mean correlation of series; None of anything else."""
+        return None if self.scores is None else self.scores.mean("correlation")
 
     @property
     def evidence(self) -> Evidence:
@@ -524,7 +530,7 @@ def _attack(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | 
         "verdict": found.verdict,
         "test": found.test,
         "notes": found.reconstruction.notes,
-        "pictures": save_pictures(trial.case, found.images, folder),
+        "pictures": save_pictures(trial.case, found.images, folder) if found.verdict.unit == "image" else {},
     }
 
 
@@ -546,7 +552,7 @@ def depends_on_defense(case: Case) -> bool:
 def _static(trial: Trial, base: Base, leaks_undefended: bool | None) -> Static:
     found = attack_case(unadapted(trial.case), base.setup, nothing=base.nothing, leaks_undefended=leaks_undefended)
     layout, pieces = (found.scores.best(name) for name in ("layout", "pieces_lead"))
-    return Static(found.verdict, found.scores.mean("ssim"), layout, pieces)
+    return Static(found.verdict, found.scores.mean("ssim"), layout, pieces, found.scores.mean("correlation"))
 
 
 def _leakage(trial: Trial, base: Base) -> Mapping[str, Any]:
