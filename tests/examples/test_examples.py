@@ -44,7 +44,7 @@ def table_rows(said: str, out: Path) -> None:
 
 def series_ecg(said: str, out: Path) -> None:
     (record,) = records.read(out)
-    found, null = re.findall(r"correlation of ([\d.]+), the null run has ([\d.]+)", said)[0]
+    found, null = re.findall(r"correlation of (\d\.\d+), the null run has (-?\d\.\d+)", said)[0]
     assert float(found) == pytest.approx(record.scores.mean("correlation"), abs=0.006)
     assert float(found) > float(null) + 0.3
     assert "Series 2: correlation" in (out / "report.html").read_text()

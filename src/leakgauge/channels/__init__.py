@@ -9,6 +9,9 @@ from leakgauge.channels.gradient import Gradient as Gradient
 from leakgauge.channels.optimizers import SGD as SGD
 from leakgauge.channels.optimizers import Adam as Adam
 from leakgauge.channels.optimizers import AdamW as AdamW
+from leakgauge.channels.rounds import AllRounds as AllRounds
+from leakgauge.channels.rounds import Rounds as Rounds
+from leakgauge.channels.rounds import share_rounds as share_rounds
 from leakgauge.channels.twice import twice_differentiable as twice_differentiable
 from leakgauge.core import Channel
 
