@@ -39,8 +39,8 @@ def trajectory(rounds: int, *, seed: int) -> list[Victim]:
     space = Pixels((1, 28, 28), mean=MEAN, std=STD)
     with seeded(seed):
         model = CNN()
-    images, labels = fashion("test")
-    others = space.encode(images[1000:]), labels[1000:]
+    images, labels = fashion("train")
+    others = space.encode(images), labels
     rng, found = torch.Generator().manual_seed(seed), list[Victim]()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for _ in range(rounds):
@@ -66,7 +66,7 @@ def main() -> None:
     images, labels = fashion("test")
     steps = 20 if options.quick else options.steps
     for seed in options.seeds[: 1 if options.quick else None]:
-        chosen = torch.randperm(1000, generator=torch.Generator().manual_seed(seed))[: options.batch]
+        chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[: options.batch]
         victims = trajectory(max(options.rounds), seed=seed)
         x, y = victims[0].space.encode(images[chosen]), labels[chosen]
         defenses = (GaussianNoise(relative=options.noise),) if options.noise else ()

@@ -24,6 +24,7 @@ from leakgauge.attacks.linear_rows import linear_rows
 from leakgauge.attacks.r_gap import r_gap
 from leakgauge.attacks.relu_batches import relu_batches
 from leakgauge.attacks.smooth_series import smooth_series
+from leakgauge.attacks.tables import tables
 from leakgauge.attacks.tag_read_labels import tag_read_labels
 from leakgauge.attacks.token_positions import token_positions
 from leakgauge.attacks.token_spans import token_spans
@@ -36,6 +37,7 @@ from leakgauge.core import (
     Raced,
     Reconstruction,
     Series,
+    Table,
     Targets,
     Tokens,
     Trace,
@@ -92,6 +94,8 @@ CLOSE, PLAYOFF = 1.25, 0.12
 the better of them gets the rest."""
 EARLY = 0.25
 """Share of the remaining steps for a leader that converges early; the best of the others gets the rest."""
+POOLED = 30
+"""Least restarts on a table, whose answers are pooled."""
 LEAST_RUNS = 4
 """Searches of a race on updates, one after the other: descents together, two more heats and the one that gets the rest."""
 NEAR = 0.02
@@ -181,6 +185,9 @@ class Strongest:
         began = time.perf_counter()
         if isinstance(victim.space, Tokens):
             return _strongest_on_text(victim, seen, seed=seed)
+        if isinstance(victim.space, Table):
+            attack = tables(steps=self.steps, restarts=max(POOLED, self.restarts))
+            return replace(attack(victim, seen, seed=seed), by=attack)
         batch_size(seen)
         if too_narrow(victim):
             victim, (seen,) = widen(victim, [seen])

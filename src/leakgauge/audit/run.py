@@ -47,14 +47,17 @@ from leakgauge.audit.records import Captured, Curve, Frame, Record, Status, Vict
 from leakgauge.audit.scoring import ANYWHERE, POSSIBLE, Interval, interval
 from leakgauge.audit.series_record import series_facts
 from leakgauge.audit.session import Load, Setup, check_fits, set_up
+from leakgauge.audit.table_record import table_facts
+from leakgauge.audit.tables import evaluate_table
 from leakgauge.audit.text_record import text_facts
 from leakgauge.audit.verdict import judge_certified
 from leakgauge.channels.dropout import without_dropout
-from leakgauge.core import Observation, Reconstruction, Series, Tokens, Trace, Victim, as_images
+from leakgauge.core import Observation, Pixels, Reconstruction, Series, Table, Tokens, Trace, Victim, as_images
 from leakgauge.data.facts import USUAL, DataFacts
 from leakgauge.errors import BadInput, CannotWrite, Inapplicable, one_line, trace_without_values
 from leakgauge.inversion.knowledge import gradient_alignment
 from leakgauge.measures.spectrum import MOST_PRODUCTS
+from leakgauge.measures.table import pair_rows
 from leakgauge.measures.text import pair_sentences
 
 OnRecord = Callable[[Record], None]
@@ -151,6 +154,8 @@ def run_case(
         data = setup.facts
         if isinstance(setup.victim.space, Tokens):
             return _text_record(case, setup, folder, began=began)
+        if isinstance(setup.victim.space, Table):
+            return _table_record(case, setup, folder, setup.victim.space, began=began)
         victim = _described(setup, check_fits(setup))
         attacked = attack_case(case, setup, controls=controls)
         judged = _judged(case, setup.victim, attacked, folder, began=began, facts=victim, data=data)
@@ -185,6 +190,33 @@ def _text_record(case: Case, setup: Setup, folder: Path, *, began: float) -> Rec
         assumptions=found.assumptions,
         verdict=found.verdict.plain(),
         text=text_facts(found, x, tokens=setup.tokens, padding=padding),
+        **_said_by_attack(case, victim, found.reconstruction, folder, order=order),
+    )
+
+
+def _table_record(case: Case, setup: Setup, folder: Path, space: Table, *, began: float) -> Record:
+    """Attacks a batch of rows of a table and judges it; the other rows of the data are public."""
+    (x, y), victim, public = setup.private(case), setup.victim, setup.pool(case)
+    found = evaluate_table(
+        victim,
+        case.build_channel(),
+        x,
+        y,
+        attack=case.build_attack(),
+        defenses=case.build_defenses(),
+        reveal=setup.reveal(case),
+        seed=case.seed,
+        public=None if public is None or len(public) < len(x) else public,
+    )
+    order = pair_rows(space.decode(found.reconstruction.x).cpu(), found.rows["truth"], space.slack)
+    return _record(
+        case,
+        "done",
+        began=began,
+        victim=_facts_of(victim, classes=0),
+        assumptions=found.assumptions,
+        verdict=found.verdict.plain(),
+        table=table_facts(found, space),
         **_said_by_attack(case, victim, found.reconstruction, folder, order=order),
     )
 
@@ -350,7 +382,7 @@ def _finite(losses: Tensor) -> tuple[float | None, ...]:
 
 def _progress(case: Case, victim: Victim, trace: Trace, folder: Path, *, order: Tensor | None) -> tuple[Frame, ...]:
     """The candidate over the steps, each image at the place that it has in the end, to be laid over its original; none of series."""
-    if isinstance(victim.space, Series):
+    if not isinstance(victim.space, Pixels):
         return ()
     shown = [
         (step, as_images(victim.space, x).cpu()) for step, x in zip(trace.snapshot_steps, trace.snapshots, strict=True)

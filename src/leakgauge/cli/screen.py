@@ -161,7 +161,7 @@ Cells = tuple[str, str, str]
 
 
 def _scores(record: Record) -> tuple[Cells | tuple[()], Cells]:
-    """Names and values of what a case on images, series or text is judged by; no names where it has no scores."""
+    """Names and values of what a case on images, series, rows or text is judged by; no names where it has no scores."""
     if record.text is not None:
         mine, null = (
             number(sum(one["rouge1"]) / len(one["rouge1"]), 2) for one in (record.text.scores, record.text.null)
@@ -170,6 +170,13 @@ def _scores(record: Record) -> tuple[Cells | tuple[()], Cells]:
             mine,
             null,
             f"{record.text.verdict.exact} of {record.text.verdict.sentences}",
+        )
+    if record.table is not None:
+        mine, null = (f"{100 * sum(side) / len(side):.0f} %" for side in (record.table.cells, record.table.null))
+        return ("cells right", "null", "exact"), (
+            mine,
+            null,
+            f"{record.table.verdict.exact} of {record.table.verdict.rows}",
         )
     if record.scores is None or record.null is None:
         return (), ("", "", "")

@@ -84,6 +84,12 @@ def check(what: Check) -> str:
     if what.metric == "pieces_lead":
         than = f"patches of {bar}" if bar else "any other image"
         return f"patches fit the original better than {than}, by {what.margin:g}"
+    if what.metric == "cells":
+        return (
+            f"{100 * what.margin:.0f} % of the cells right"
+            if not bar
+            else f"{100 * what.margin:.0f} points more cells right than {bar}"
+        )
     if what.metric in TEXT_METRICS:
         return f"{TEXT_METRICS[what.metric]} at least {what.margin:g}{f' above {bar}' if bar else ''}"
     unit = " dB" if what.metric in ("psnr", "psnr_reduced") else ""
@@ -105,7 +111,7 @@ def quality(update: Update) -> str:
     """
     said = []
     verdict = update.verdict
-    if verdict is not None and (not verdict.compared or verdict.unit == "sentence"):
+    if verdict is not None and (not verdict.compared or verdict.unit in ("sentence", "row")):
         return counted(verdict)
     if verdict is not None and verdict.outcome is Outcome.PARTIAL and update.images > 1:
         said.append(counted(verdict))

@@ -1,4 +1,4 @@
-"""What is no picture, side by side with what was found of it: sentences token by token, series as lines."""
+"""What is no picture, side by side with what was found of it: sentences token by token, rows cell by cell, series as lines."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ def figures(record: Record) -> str:
         mine, null = (_mean(side["rouge1"]) for side in (record.text.scores, record.text.null))
         verdict = record.text.verdict
         return f"ROUGE-1 {mine}, null {null}; {verdict.exact} of {plural(verdict.sentences, 'sentence')} exact"
+    if record.table is not None:
+        mine, null = (_percent(sum(side) / len(side)) for side in (record.table.cells, record.table.null))
+        verdict = record.table.verdict
+        return f"cells right {mine}, null {null}; {verdict.exact} of {plural(verdict.rows, 'row')} exact"
     if record.series is not None and record.scores is not None and record.null is not None:
         mine, null = (metric("correlation", one.mean("correlation")) for one in (record.scores, record.null))
         return f"correlation {mine}, null run {null}; sMAPE {metric('smape', record.scores.mean('smape'))} %"
@@ -55,7 +59,41 @@ def text(record: Record) -> dict[str, Any] | None:
     return {"rows": rows, "metrics": metrics, "marks": _MARKS, "guesses": ", ".join(facts.guesses)}
 
 
-def series(number: int, record: Record) -> list[dict[str, Any]]:
+def _percent(share: float) -> str:
+    return f"{number(100 * share, 0)} %"
+
+
+def table(record: Record) -> dict[str, Any] | None:
+    """Rows side by side, cell by cell, and what guesses without the update reach."""
+    facts = record.table
+    if facts is None:
+        return None
+    certified = record.certified or (False,) * len(facts.rows)
+    rows = [
+        {
+            "truth": [
+                (cell, "placed" if right else "missing") for cell, right in zip(one.truth, one.right, strict=True)
+            ],
+            "found": [
+                (cell, "placed" if right else "missing", "" if not one.sure else f"confidence {_percent(one.sure[c])}")
+                for c, (cell, right) in enumerate(zip(one.found, one.right, strict=True))
+            ],
+            "certified": certified[k],
+        }
+        for k, one in enumerate(facts.rows)
+    ]
+    others = [(f"guess: {name}", _percent(value)) for name, value in facts.guesses.items()]
+    others += [] if facts.nearest is None else [("nearest public row, chosen by the truth", _percent(facts.nearest))]
+    surest = [] if facts.surest is None else [("the quarter of the cells it is most sure of", _percent(facts.surest))]
+    return {
+        "columns": [(name, _percent(facts.by_column[name])) for name in facts.columns],
+        "rows": rows,
+        "left": len(facts.cells) - len(rows),
+        "scores": [("attack", _percent(sum(facts.cells) / len(facts.cells))), *surest, *others],
+    }
+
+
+def series(place: int, record: Record) -> list[dict[str, Any]]:
     """A chart for each channel of each series that the record holds: the original, the reconstruction and the null run."""
     facts = record.series
     if facts is None or record.scores is None or record.scores.correlation is None:
@@ -76,7 +114,7 @@ def series(number: int, record: Record) -> list[dict[str, Any]]:
                     Line("original", "line-main", sides[0]),
                     Line("null run", "line-null", sides[2]),
                 ],
-                uid=f"series-{number}-{k}-{channel}",
+                uid=f"series-{place}-{k}-{channel}",
                 title=name,
                 desc=f"{name}: original, reconstruction and null run over {len(places)} times, between {low:.3g} and {high:.3g}. "
                 f"Correlation of the reconstruction with the original: {alike}.",

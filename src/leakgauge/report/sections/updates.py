@@ -126,9 +126,11 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
         "facts": _facts(record),
         "groups": groups,
         "text": samples.text(record) if done else None,
+        "table": samples.table(record) if done else None,
         "series": samples.series(number, record) if done else [],
         "shows_truth": record.text is not None
         or record.series is not None
+        or record.table is not None
         or any(s["picture"].uri for g in groups for s in g["strips"] if s["kind"] == "truth"),
         "frames": _frames(record, folder) if done else {"shown": [], "total": 0, "count": 1},
         "curve": _curve(number, record) if done else None,
