@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Observation,
         Pixels,
         Reconstruction,
+        Series,
         Signal,
         Size,
         Space,
@@ -41,7 +42,7 @@ __version__ = "0.2.0"
 _HOME = {
     "leakgauge.core": (
         "Assumption", "Attack", "Auxiliary", "Buffers", "Category", "Channel", "Defense", "Labels", "NoisyCopy", "Number",
-        "Observation", "Pixels", "Reconstruction", "Signal", "Size", "Space", "Table", "Targets", "Tokens", "Victim", "share",
+        "Observation", "Pixels", "Reconstruction", "Series", "Signal", "Size", "Space", "Table", "Targets", "Tokens", "Victim", "share",
     ),
     "leakgauge.audit.evaluate": ("Result", "evaluate"),
     "leakgauge.integrations.in_memory": ("Run", "run_audit"),
@@ -50,7 +51,7 @@ _HOME = {
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [  # noqa: RUF022 - in the order a reader meets them
-    "Victim", "Pixels", "Tokens", "Table", "Number", "Category", "Space", "Signal", "Targets", "Channel", "Defense", "share",
+    "Victim", "Pixels", "Tokens", "Series", "Table", "Number", "Category", "Space", "Signal", "Targets", "Channel", "Defense", "share",
     "Observation", "Assumption",
     "Size", "Labels", "Buffers", "Auxiliary", "NoisyCopy", "Attack", "Reconstruction", "evaluate", "Result", "run_audit", "Run",
     "LeakgaugeError", "BadInput", "Inapplicable", "__version__",

@@ -38,11 +38,13 @@ from leakgauge.core import (
     Pixels,
     Reconstruction,
     Reveal,
+    Series,
     Signal,
     Size,
     Table,
     Tokens,
     Victim,
+    as_images,
     share,
 )
 from leakgauge.core.examples import Example, examples_of
@@ -51,6 +53,7 @@ from leakgauge.measures.mutual_information import Estimate, Estimator
 from leakgauge.models.cnn import CNN
 from leakgauge.models.lenet import LeNet
 from leakgauge.models.mlp import MLP
+from leakgauge.models.seeded import seeded
 from leakgauge.models.text import TextTransformer
 from leakgauge.models.vit import ViT
 
@@ -77,6 +80,49 @@ TINY_TEXT: dict[str, Callable[[], nn.Module]] = {
 """The same for text: sentences of 8 tokens out of 60."""
 
 
+LENGTH = 32
+
+
+class _Recurrent(nn.Module):
+    """A GRU over time, and the classes from its last state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent, self.head = nn.GRU(2, 12, batch_first=True), nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.recurrent(x.transpose(1, 2))[0][:, -1])
+
+
+class _Attending(nn.Module):
+    """Pieces of four values as tokens of a small transformer, and the classes from their mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Conv1d(2, 16, 4, 4)
+        self.place = nn.Parameter(0.02 * torch.randn(LENGTH // 4, 16))
+        self.block = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.block(self.embed(x).transpose(1, 2) + self.place).mean(1))
+
+
+TINY_SERIES: dict[str, Callable[[], nn.Module]] = {
+    "series": lambda: nn.Sequential(
+        nn.Conv1d(2, 8, 5, padding=2),
+        nn.Sigmoid(),
+        nn.Conv1d(8, 8, 5, 2, 2),
+        nn.Sigmoid(),
+        nn.Flatten(),
+        nn.Linear(128, 4),
+    ),
+    "series_gru": _Recurrent,
+    "series_transformer": _Attending,
+}
+"""The same for series of 2 channels and 32 values."""
+
+
 TINY_TABLE = Table(
     (
         Number("age", 0, 100, mean=40, std=15, whole=True),
@@ -89,9 +135,13 @@ TINY_TABLE = Table(
 
 
 def tiny_victim(name: str, *, mode: Mode = "eval") -> Victim:
-    """A small victim of the named family on 12×12 grey images, on sentences, or on rows of a table, of 4 classes."""
+    """A small victim of the named family on 12×12 grey images, on sentences, on series, or on rows of a table, of 4 classes."""
     if name in TINY_TEXT:
         return Victim(TINY_TEXT[name](), Tokens(WORDS, VOCAB), mode=mode, name=name)
+    if name in TINY_SERIES:
+        with seeded(0):
+            model = TINY_SERIES[name]()
+        return Victim(model, Series(2, LENGTH, bounds=(-2, 2), std=(0.7,)), mode=mode, name=name)
     if name == "table":
         return Victim(MLP(shape=TINY_TABLE.shape, hidden=(16,), classes=4), TINY_TABLE, mode=mode, name=name)
     return Victim(TINY[name](), Pixels((1, SIDE, SIDE), mean=(0.4,), std=(0.3,)), mode=mode, name=name)
@@ -113,6 +163,15 @@ def tiny_sentences(count: int) -> tuple[Tensor, Tensor]:
     return ids, torch.arange(count) % 4
 
 
+def tiny_series(count: int) -> tuple[Tensor, Tensor]:
+    """Two waves each, of other frequencies and phases, within [-2, 2], with distinct labels as far as there are enough classes."""
+    at, number = torch.linspace(0, 6.283, LENGTH), torch.arange(count)[:, None]
+    waves = [
+        (1 + 0.3 * torch.sin(1.7 * number + k)) * torch.sin((1 + (number + k) % 3) * at + number + k) for k in (0, 1)
+    ]
+    return torch.stack(waves, 1), torch.arange(count) % 4
+
+
 def tiny_rows(count: int) -> tuple[Tensor, Tensor]:
     """Different rows of ``TINY_TABLE``, with distinct labels as far as there are enough classes."""
     at = torch.arange(count, dtype=torch.float64)
@@ -126,6 +185,9 @@ def tiny_case(name: str, *, count: int = 1, mode: Mode = "eval") -> tuple[Victim
     if name == "table":
         rows, labels = tiny_rows(count)
         return victim, victim.space.encode(rows).float(), labels
+    if name in TINY_SERIES:
+        values, labels = tiny_series(count)
+        return victim, victim.space.encode(values), labels
     samples, labels = tiny_sentences(count) if name in TINY_TEXT else tiny_images(count)
     return victim, victim.space.encode(samples), labels
 
@@ -228,7 +290,7 @@ def check_attack(
         inside = victim.space.project(first.x)
         assert torch.allclose(inside, first.x, atol=1e-4), "reconstruction holds values outside their columns"
     else:
-        shown = victim.space.decode(first.x)
+        shown = as_images(victim.space, first.x)
         assert shown.min() >= 0, "decoded reconstruction is below 0"
         assert shown.max() <= 1, "decoded reconstruction is above 1"
     assert first.candidates.shape[1:] == x.shape, "candidates must have shape (restarts, batch, ...)"

@@ -179,7 +179,7 @@ def test_a_channel_of_local_training_is_refused_with_the_right_spelling(channel,
 def test_cases_that_older_versions_wrote_keep_their_meaning():
     """Until 0.2, local steps were steps on the same batch, and all images of an epoch were one batch."""
     old = {**asdict(Case(batch_size=4, local_lr=0.1, name="mine")), "local_steps": 5}
-    for later in ("local_epochs", "optimizer", "weights", "size", "window"):
+    for later in ("local_epochs", "optimizer", "weights", "size", "window", "target"):
         del old[later]
     found = restored(old)
     assert found.build_channel() == FedAvg(steps=5, lr=0.1)

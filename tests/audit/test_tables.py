@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import pytest
 import torch
+from torch import nn
 
 from leakgauge import evaluate
 from leakgauge.attacks import tableak
 from leakgauge.audit import TableScores, evaluate_table, judge_table, score, score_table
+from leakgauge.audit.wording import rule
 from leakgauge.channels import Gradient
-from leakgauge.core import Assumption, Reconstruction
+from leakgauge.core import Assumption, Category, Number, Reconstruction, Table, Victim
 from leakgauge.defenses import GaussianNoise
 from leakgauge.errors import BadInput
 from leakgauge.testing import TINY_TABLE, tiny_case, tiny_rows
@@ -72,7 +75,7 @@ def test_from_the_private_rows_to_a_verdict():
     public = tiny_rows(40)[0][2:]
     result = evaluate_table(victim, Gradient(), x, y, attack=tableak(steps=200, restarts=4), public=public)
     assert result.verdict.outcome.leaks
-    assert set(result.guesses) == {"typical row", "drawn rows", "null run"}
+    assert set(result.guesses) == {"means of the columns", "typical row", "drawn rows", "null run"}
     assert result.nearest is not None
     assert result.nearest.accuracy >= result.guesses["drawn rows"].accuracy
     assert result.null.accuracy >= max(guess.accuracy for guess in result.guesses.values())
@@ -93,3 +96,36 @@ def test_what_is_no_table_is_refused():
         score(found(ROWS), TINY_TABLE.encode(ROWS), None, space=TINY_TABLE)
     with pytest.raises(BadInput, match="at least as many public rows"):
         evaluate_table(victim, Gradient(), x, y, public=ROWS[:0])
+
+
+def test_without_public_rows_the_means_of_the_columns_are_the_guess_to_beat():
+    """A table of which most is in its means: a result that only shows those is no leak. The null drawn evenly alone called it one."""
+    space = Table(
+        (
+            Number("age", 0, 100, mean=40, std=5),
+            Category("sex", ("f", "m"), mean=(0.95, 0.05), std=(0.2, 0.2)),
+            Category("ward", ("a", "b", "c"), mean=(0.02, 0.9, 0.08), std=(0.1, 0.3, 0.3)),
+        )
+    )
+    assert space.typical().tolist() == [40, 0, 1]
+    network = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    rows = torch.tensor([[41.0, 0, 1], [39.0, 0, 1]], dtype=torch.float64)
+    x = space.encode(rows).float()
+
+    @dataclass(frozen=True)
+    class Means:
+        def __call__(self, victim, seen, /, *, seed=0):
+            return Reconstruction.single(
+                space.encode(space.typical().expand(2, -1)).float(), None, made_by="means", began=0.0
+            )
+
+    result = evaluate_table(Victim(network, space), Gradient(), x, torch.tensor([0, 1]), attack=Means())
+    assert result.scores.accuracy == 1
+    assert not result.verdict.outcome.leaks
+    assert not result.verdict.plain().outcome.leaks
+
+
+def test_a_plain_verdict_counts_rows():
+    verdict = judge_table(scores(1.0, 0.7, 0.2, 0.2), scores(0.2, 0.2, 0.2, 0.2)).plain()
+    assert (verdict.unit, verdict.images, verdict.reconstructed, sum(verdict.glimpsed.values())) == ("row", 4, 1, 1)
+    assert rule(verdict).startswith("1 of 4 rows passes every check; another misses: 90 % of the cells right")

@@ -28,7 +28,7 @@ def _nothing_half_written(tmp_path):
         (["my_model.py:mkae"], "has no 'mkae'; did you mean make"),
         (
             ["my_model.py:number", "--data", "photos"],
-            "must return a torch.nn.Module, a module and its Pixels (or Tokens), a Victim or a LanguageModel; got int",
+            "must return a torch.nn.Module, a module and its Pixels (or Series, Table, Tokens), a Victim or a LanguageModel; got int",
         ),
         (["my_model.py:broken"], "broken() in my_model.py raised RuntimeError: no weights here"),
         (["my_model.py:make"], "does not say which images it takes"),

@@ -51,8 +51,8 @@ def test_pixels_start_is_standard_normal_and_follows_its_generator():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shape": (3, 4)}, r"for a series write \(3, 1, 4\)"),
-        ({"shape": (30,)}, r"for a series write \(1, 1, 30\) .* a Table"),
+        ({"shape": (3, 4)}, r"for series give a Series\(3, 4\)"),
+        ({"shape": (30,)}, r"for series give a Series\(1, 30\), .* a Table"),
         ({"shape": ()}, r"got \(\)$"),
         ({"shape": (3, 0, 4)}, "positive sizes"),
         ({"shape": (1, -2, 4)}, "positive sizes"),

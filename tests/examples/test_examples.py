@@ -42,6 +42,14 @@ def table_rows(said: str, out: Path) -> None:
     assert found > guessed + 20
 
 
+def series_ecg(said: str, out: Path) -> None:
+    (record,) = records.read(out)
+    found, null = re.findall(r"correlation of (\d\.\d+), the null run has (-?\d\.\d+)", said)[0]
+    assert float(found) == pytest.approx(record.scores.mean("correlation"), abs=0.006)
+    assert float(found) > float(null) + 0.3
+    assert "Series 2: correlation" in (out / "report.html").read_text()
+
+
 def text_tokens(said: str, out: Path) -> None:
     sentence = "the patient said that the new pills make the pain in the left knee worse at night"
     assert f"both tables: {sentence}\n" in (out / "read.txt").read_text()
@@ -158,6 +166,7 @@ CHECKS: dict[str, Check] = {
     check.__name__: check
     for check in (
         table_rows,
+        series_ecg,
         text_tokens,
         lora_finetuning,
         own_model,

@@ -257,7 +257,7 @@ def test_what_is_asked_wrongly():
         run_audit(net(), data, budget="soon")
     with pytest.raises(BadInput, match="did you mean prune"):
         run_audit(net(), data, defenses=["prun:0.9"])
-    with pytest.raises(BadInput, match="an audit is about images, but the victim takes Tokens"):
+    with pytest.raises(BadInput, match="an audit is about images or series, but the victim takes Tokens"):
         run_audit(testing.tiny_victim("text"), data)
 
 

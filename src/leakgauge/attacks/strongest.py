@@ -23,6 +23,8 @@ from leakgauge.attacks.linear import linear
 from leakgauge.attacks.linear_rows import linear_rows
 from leakgauge.attacks.r_gap import r_gap
 from leakgauge.attacks.relu_batches import relu_batches
+from leakgauge.attacks.smooth_series import smooth_series
+from leakgauge.attacks.tables import tables
 from leakgauge.attacks.tag_read_labels import tag_read_labels
 from leakgauge.attacks.token_positions import token_positions
 from leakgauge.attacks.token_spans import token_spans
@@ -34,6 +36,8 @@ from leakgauge.core import (
     PerSample,
     Raced,
     Reconstruction,
+    Series,
+    Table,
     Targets,
     Tokens,
     Trace,
@@ -90,6 +94,8 @@ CLOSE, PLAYOFF = 1.25, 0.12
 the better of them gets the rest."""
 EARLY = 0.25
 """Share of the remaining steps for a leader that converges early; the best of the others gets the rest."""
+POOLED = 30
+"""Least restarts on a table, whose answers are pooled."""
 LEAST_RUNS = 4
 """Searches of a race on updates, one after the other: descents together, two more heats and the one that gets the rest."""
 NEAR = 0.02
@@ -109,6 +115,8 @@ class Entrant:
     """Converges within its first steps, so its lead in a heat does not say who would win."""
     most: int | None = None
     """Largest batch for which it is quick enough."""
+    series: bool = False
+    """For series only."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,6 +185,9 @@ class Strongest:
         began = time.perf_counter()
         if isinstance(victim.space, Tokens):
             return _strongest_on_text(victim, seen, seed=seed)
+        if isinstance(victim.space, Table):
+            attack = tables(steps=self.steps, restarts=max(POOLED, self.restarts))
+            return replace(attack(victim, seen, seed=seed), by=attack)
         batch_size(seen)
         if too_narrow(victim):
             victim, (seen,) = widen(victim, [seen])
@@ -201,7 +212,12 @@ class Strongest:
 
     def _search(self, race: _Race) -> None:
         features = isinstance(race.seen.channel, PerSample)
-        kind = [one for one in SEARCHES if ("features" in uses(one.make(LBFGS.iterations, 1))) == features]
+        series = isinstance(race.victim.space, Series)
+        kind = [
+            one
+            for one in SEARCHES
+            if ("features" in uses(one.make(LBFGS.iterations, 1))) == features and (series or not one.series)
+        ]
         entrants = [*kind, *_from_closed_forms(race.results)]
         heat = min(LONGEST_HEAT, round(HEAT * self.steps))
         if not heat:  # too few steps for a race: they go to the first that applies
@@ -414,6 +430,7 @@ CLOSED: tuple[Entrant, ...] = (
 )
 SEARCHES: tuple[Entrant, ...] = (
     *(Entrant(name, partial(_descent, name)) for name in DESCENTS),
+    Entrant("smooth_series", partial(_replays, smooth_series), series=True),
     Entrant("tag_read_labels", partial(_replays, tag_read_labels)),
     Entrant("dlg", _dlg, joint=True, early=True),
     Entrant("feasibility", partial(_replays, feasibility)),
@@ -459,9 +476,10 @@ def strongest(*, steps: int = 2000, restarts: int = 1) -> Strongest:
        certifies every sample, ends the attack.
     2. A race: every search that has what it uses gets a small share of the steps, and sees two thirds of the layers. Three descents on the
        objective of :func:`inverting_gradients` run as one batch (the gradient or its sign, two weights of total variation, a larger
-       first rate that falls to zero along half a cosine). Then come :func:`tag_read_labels`, :func:`dlg`, and where there is something
-       to use :func:`feasibility` (shared statistics), :func:`generative_prior` and :func:`diffusion` (similar images),
-       :func:`federated_averaging` (unknown orders), a search from what a closed form found; for features :func:`feature_matching`.
+       first rate that falls to zero along half a cosine). Then come :func:`smooth_series` for series, :func:`tag_read_labels`,
+       :func:`dlg`, and where there is something to use :func:`feasibility` (shared statistics), :func:`generative_prior` and
+       :func:`diffusion` (similar images), :func:`federated_averaging` (unknown orders), a search from what a closed form found; for
+       features :func:`feature_matching`.
     3. The descent that explains best the layers that were held back goes on, unless a search of another kind explains everything better:
        the winner gets everything that was sent and all remaining steps, from what it found, or with ``restarts`` restarts. Where the
        other is close, both go on for a while first.

@@ -2,6 +2,7 @@
 
 from leakgauge.audit.case import Case
 from leakgauge.audit.evaluate_text import TextResult, evaluate_text
+from leakgauge.audit.rounds import evaluate_rounds
 from leakgauge.audit.run import run_all, run_case
 from leakgauge.audit.scoring import Scores, TextScores, score, score_text
 from leakgauge.audit.session import Setup, embedded
@@ -21,6 +22,7 @@ __all__ = [
     "TextVerdict",
     "Verdict",
     "embedded",
+    "evaluate_rounds",
     "evaluate_table",
     "evaluate_text",
     "judge",

@@ -14,8 +14,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from leakgauge.channels import DPSGD
-from leakgauge.core import AddsClients, AddsNoise, Channel, Defense, Observation, PerSample, Pixels, Victim
+from leakgauge.channels import DPSGD, AllRounds
+from leakgauge.core import AddsClients, AddsNoise, Channel, Defense, Observation, PerSample, Pixels, Victim, as_images
 from leakgauge.defenses import Clip, FlowerLocalDP, GaussianNoise
 from leakgauge.measures.first_layer import from_scratch_psnr
 from leakgauge.measures.reidentification import merge_candidates, rounding_error
@@ -50,7 +50,8 @@ class Bound:
     succeeds with ``prior`` and no attack with more than ``reconstruction``. Both are None where images were not re-identified, or where
     the adversary was given labels, which narrow the candidates. ``attribute`` is for a property with even odds, ``membership`` the rate
     of true positives at ``FALSE_POSITIVES``. ``scratch_psnr`` is what the best reading of a first layer reaches on these images without
-    knowledge about images: an expectation, and no bound for an attack with a prior. None where several images share the clipping.
+    knowledge about images: an expectation, and no bound for an attack with a prior. None where several images share the clipping. The rates
+    are those of ``rounds`` such messages about the same batch together.
     """
 
     noise: float
@@ -61,6 +62,7 @@ class Bound:
     prior: float | None = None
     reconstruction: float | None = None
     scratch_psnr: float | None = None
+    rounds: int = 1
 
     @property
     def vacuous(self) -> bool:
@@ -126,8 +128,9 @@ def bound_of(
         return Unbounded.STATISTICS
     if seen.near is not None:
         return Unbounded.NEAR_COPY
-    steps = GaussianSteps(found.noise)
-    count = None if pool is None or seen.labels is not None else _candidates(victim.space.decode(x).cpu(), pool)
+    rounds = len(victim.model.rounds) if isinstance(victim.model, AllRounds) else 1
+    steps = GaussianSteps(found.noise, steps=rounds)
+    count = None if pool is None or seen.labels is not None else _candidates(as_images(victim.space, x).cpu(), pool)
     prior = None if count is None or len(x) >= count else len(x) / count
     return Bound(
         noise=found.noise,
@@ -137,7 +140,8 @@ def bound_of(
         candidates=None if prior is None else count,
         prior=prior,
         reconstruction=None if prior is None else reconstruction_bound(steps, prior),
-        scratch_psnr=_scratch(victim, x, found) if found.unit == "sample" or len(x) == 1 else None,
+        scratch_psnr=_scratch(victim, x, found) if rounds == 1 and (found.unit == "sample" or len(x) == 1) else None,
+        rounds=rounds,
     )
 
 

@@ -129,7 +129,7 @@ EXPLICIT = ("mode", "batch_size", "attack", "seed", "first")
 """Fields that a recorded command always names."""
 TRAINING = ("local_steps", "local_lr", "local_epochs", "optimizer")
 """Fields that say how a client trains on its images."""
-SETUP = ("data", "weights", "size", "classes", "resize", "window", "device")
+SETUP = ("data", "target", "weights", "size", "classes", "resize", "window", "device")
 """Fields that every command takes, beside the model: what decides what is loaded."""
 
 
@@ -156,7 +156,8 @@ class Case:
     Without a ``server`` it is honest, and sends the model as it is.
     ``first`` is the index of the first private image in the data; ``images`` of them, from that one on, are in the update. ``classes``
     (where a library's model can be built for any number), ``weights`` (a file), ``size`` (of the images that a timm model takes),
-    ``resize`` (images to the model's size) and ``window`` (stored values of black and white) are for loading. ``change`` is what
+    ``resize`` (images to the model's size), ``window`` (stored values of black and white) and ``target`` (the column of a table that the
+    model predicts) are for loading. ``change`` is what
     sets a case apart from the set-up that it explains; None for a set-up of its own. ``in_memory``: the model was given as a Python object,
     ``model`` is only what it is called, and no command line can load it.
     """
@@ -186,6 +187,7 @@ class Case:
     weights: str = ""
     size: int | None = None
     window: str = ""
+    target: str = ""
 
     def __post_init__(self) -> None:
         sizes = {
@@ -250,7 +252,7 @@ class Case:
         fields["minibatches"], fields["local_steps"] = fields["local_steps"], fields.pop("local_epochs")
         usual = {
             "channel": "", "server": "", "in_memory": False, "minibatches": 1, "optimizer": Case.optimizer, "weights": "",
-            "size": None, "window": "",
+            "size": None, "window": "", "target": "",
         }  # fmt: skip
         return {name: v for name, v in fields.items() if name != "change" and (name not in usual or v != usual[name])}
 

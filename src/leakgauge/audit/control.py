@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.audit.null import null_run
-from leakgauge.audit.scoring import ALIKE, pair_images, score_images_in_order, trivial_baseline
-from leakgauge.audit.verdict import GLIMPSED, RECONSTRUCTED, Outcome, judge
+from leakgauge.audit.scoring import ALIKE, score_images, score_images_in_order, series_bounds, trivial_baseline
+from leakgauge.audit.verdict import GLIMPSED, RECONSTRUCTED, Outcome, judge, judge_series
 from leakgauge.channels import Gradient
 from leakgauge.core import (
     Attack,
@@ -29,6 +29,7 @@ from leakgauge.core import (
     Reveal,
     Size,
     Victim,
+    as_images,
     share,
 )
 from leakgauge.core.randomness import own_stream, private_randomness
@@ -131,9 +132,12 @@ def control(attack: Attack, victim: Victim, seen: Observation, x: Tensor, y: Ten
         nothing = null_run(attack, easy, known, seed=seed)
     except Inapplicable as refusal:
         return Control("", repr(attack), passed=False, refused=str(refusal))
-    truths = victim.space.decode(x).cpu()
-    own, blind = (pair_images(victim.space.decode(one.x), truths).scores for one in (found, nothing))
-    verdict = judge(own, blind, trivial_baseline(truths), to_reconstruct=MUST_REACH)
+    truths, bounds = as_images(victim.space, x).cpu(), series_bounds(victim.space)
+    own, blind = (score_images(as_images(victim.space, one.x), truths, bounds=bounds) for one in (found, nothing))
+    if bounds is None:
+        verdict = judge(own, blind, trivial_baseline(truths), to_reconstruct=MUST_REACH)
+    else:
+        verdict = judge_series(own, blind, trivial_baseline(truths, bounds=bounds))
     passed = verdict.outcome is Outcome.FEASIBLE
     return Control("", repr(attack), passed, own.mean("ssim"), blind.mean("ssim"))
 
@@ -160,11 +164,11 @@ def near_starts(
         found = near.many(easy, known, seed=seed)
     except Inapplicable:
         return ()
-    truths = victim.space.decode(x).cpu()
+    truths = as_images(victim.space, x).cpu()
 
     def scored(image: Tensor | None) -> tuple[float, float]:
         assert image is not None, "a noisy copy is revealed"
-        scores = score_images_in_order(victim.space.decode(image).cpu(), truths)
+        scores = score_images_in_order(as_images(victim.space, image).cpu(), truths, bounds=series_bounds(victim.space))
         return scores.mean("ssim"), scores.mean("psnr")
 
     rows = [(given, scored(one.near), scored(made.x)) for given, one, made in zip(GIVEN, known, found, strict=True)]

@@ -19,8 +19,17 @@ from leakgauge.audit.cause import Cause, Client, TruthTest, explain
 from leakgauge.audit.control import Control, Controls
 from leakgauge.audit.files import strip
 from leakgauge.audit.null import null_run
-from leakgauge.audit.scoring import Paired, Perceptual, Scores, pair_images, score_images_in_order, trivial_baseline
-from leakgauge.audit.verdict import Outcome, Verdict, judge
+from leakgauge.audit.scoring import (
+    Paired,
+    Perceptual,
+    Scores,
+    pair_images,
+    score_images,
+    score_images_in_order,
+    series_bounds,
+    trivial_baseline,
+)
+from leakgauge.audit.verdict import Outcome, Verdict, judge, judge_series
 from leakgauge.channels.facts import is_weight_update
 from leakgauge.core import (
     Assumption,
@@ -37,6 +46,7 @@ from leakgauge.core import (
     Tokens,
     Victim,
     apply_defenses,
+    as_images,
     share,
 )
 from leakgauge.core.defaults import plain_defaults
@@ -47,7 +57,7 @@ from leakgauge.families.patches import patch_side
 from leakgauge.measures import baseline
 from leakgauge.measures.lpips import load_lpips
 
-BY_RESTART = ("mse", "psnr", "ssim", "lpips", "layout", "ssim_reduced", "psnr_reduced")
+BY_RESTART = ("mse", "psnr", "ssim", "lpips", "layout", "ssim_reduced", "psnr_reduced", "correlation", "smape")
 """Metrics that need nothing but the two images, and that every restart is scored by."""
 
 
@@ -128,7 +138,8 @@ def evaluate(
     ``attack`` is :func:`~leakgauge.attacks.strongest` unless another is named. It sees what ``share`` gives it and never the truth. An
     attack that finds nothing after fewer steps than :func:`earns_negative` asks for is inconclusive; after enough of them, its positive
     control is run too. ``reveal`` is what it knows beyond the signal; the verdict lists it.
-    ``pool`` holds other images, in [0, 1]: with at least twenty, a reconstruction counts only if it is closest to its own original.
+    ``pool`` holds other images, in [0, 1] (or series, one pixel high: ``Series.picture``): with at least twenty, a reconstruction counts
+    only if it is closest to its own original.
 
     >>> from leakgauge import testing
     >>> from leakgauge.attacks import linear
@@ -211,22 +222,24 @@ def assess(
     found = attack(victim, seen, seed=seed)
     attack = attack if found.by is None else found.by
     nothing = null_run(attack, victim, seen, seed=seed) if nothing is None else nothing
-    truths, lpips = victim.space.decode(x).cpu(), load_lpips()
+    truths, bounds = as_images(victim.space, x).cpu(), series_bounds(victim.space)
+    lpips = load_lpips() if bounds is None else None
     tile = patch_side(victim.model, victim.space.shape)
 
     def paired(one: Reconstruction) -> Paired:
-        guesses = victim.space.decode(one.x)
-        return pair_images(guesses, truths, labels=one.y, truth=y, pool=pool, lpips=lpips, tile=tile)
+        guesses = as_images(victim.space, one.x)
+        return pair_images(guesses, truths, labels=one.y, truth=y, pool=pool, lpips=lpips, tile=tile, bounds=bounds)
 
     own, blind = paired(found), paired(nothing)
-    trivial, known = trivial_baseline(truths, lpips=lpips), assumed(attack, seen)
+    trivial, known = trivial_baseline(truths, lpips=lpips, bounds=bounds), assumed(attack, seen)
+    by = judge if bounds is None else judge_series
 
     def judged(scores: Scores, **tested: Any) -> Verdict:
-        return judge(scores, blind.scores, trivial, known, enough=enough, **tested)
+        return by(scores, blind.scores, trivial, known, enough=enough, **tested)
 
     def shows(image: Tensor) -> bool:
-        scores = pair_images(victim.space.decode(image), truths, pool=pool, lpips=lpips, tile=tile).scores
-        return judged(scores).outcome.leaks
+        shown = as_images(victim.space, image)
+        return judged(score_images(shown, truths, pool=pool, lpips=lpips, tile=tile, bounds=bounds)).outcome.leaks
 
     client = Client(y, seen.channel, None) if client is None and y is not None else client
     test = control = None
@@ -262,7 +275,9 @@ def assess(
         assumptions=known,
         victim=f"{victim.name} in {victim.mode} mode",
         channel=repr(seen.channel),
-        start=None if seen.near is None else score_images_in_order(victim.space.decode(seen.near).cpu(), truths),
+        start=None
+        if seen.near is None
+        else score_images_in_order(as_images(victim.space, seen.near).cpu(), truths, bounds=bounds),
         restarts=_by_restart(found, own, truths, victim, lpips),
         images={
             "truth": truths,
@@ -298,7 +313,7 @@ def _by_restart(
     scored = [
         own.scores
         if torch.equal(candidate, found.x)
-        else pair_images(victim.space.decode(candidate), truths, lpips=lpips).scores
+        else score_images(as_images(victim.space, candidate), truths, lpips=lpips, bounds=series_bounds(victim.space))
         for candidate in found.candidates
     ]
     means = [one.means() for one in scored]

@@ -17,6 +17,8 @@ DECIMALS: Mapping[str, int] = {
     "layout_rank": 1,
     "pieces": 2,
     "pieces_lead": 2,
+    "correlation": 2,
+    "smape": 1,
 }
 """Decimals of the metrics that have a usual number of them."""
 

@@ -125,7 +125,7 @@ SCORED = 24
 def _scoring(case: Case, load: Load) -> float:
     """Seconds of scoring a reconstruction and a null run. Where that takes long, from one image and a few others."""
     setup = load(case)
-    truths, others = setup.images[case.first : case.first + case.batch_size], setup.pool(case)
+    truths, others = setup.pictures(setup.images[case.first : case.first + case.batch_size]), setup.pool(case)
     one, some = truths[:1], None if others is None else others[:SCORED]
     short = min(elapsed(lambda: pair_images(one, one, pool=some)) for _ in range(2))  # the first of a process warms up
     if some is None or others is None or short < MEASURABLE:

@@ -17,6 +17,8 @@ from leakgauge.audit.identifiability import Identifiable
 from leakgauge.audit.migrate import migrated
 from leakgauge.audit.questions import Question
 from leakgauge.audit.scoring import Interval, Scores, values_in
+from leakgauge.audit.series_record import SeriesFacts
+from leakgauge.audit.table_record import TableFacts
 from leakgauge.audit.text_record import TextFacts
 from leakgauge.audit.typed import Misfit, typed
 from leakgauge.audit.verdict import Outcome, Verdict
@@ -101,8 +103,8 @@ class Record:
     attack can exceed; if there is none, ``unbounded`` says why, where that is known. ``certified`` says of each image, in the order of
     the pictures, whether the attack certified it exact without the truth; it is empty where the attack has no certificates.
     ``identifiable`` says which directions of the images what was shared determines, where that was measured. ``text`` is what was found
-    of sentences; such a record has no scores of images. On disk each score is
-    ``{"mean", "min", "max", "per_image": [...]}``, and ``local`` is the local training that the case describes.
+    of sentences, ``table`` of rows; such a record has no scores of images. ``series`` holds the values of series, which have no pictures.
+    On disk each score is ``{"mean", "min", "max", "per_image": [...]}``, and ``local`` is the local training that the case describes.
     """
 
     key: str
@@ -143,6 +145,8 @@ class Record:
     certified: tuple[bool, ...] = ()
     identifiable: Identifiable | None = None
     text: TextFacts | None = None
+    series: SeriesFacts | None = None
+    table: TableFacts | None = None
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -244,7 +248,7 @@ def _counted(record: Record, edit: evidence.Edit | None) -> Record:
     reason = f"withdrawn by {edit.author}: {edit.reason}"
     return replace(
         record, status="withdrawn", reason=reason, verdict=None, scores=None, null=None, baseline=None, start=None,
-        test=None, control=None, text=None,
+        test=None, control=None, text=None, series=None, table=None,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from leakgauge.audit.case import Case
 from leakgauge.audit.questions import Question
 from leakgauge.audit.questions.updates import dishonest, ladder, pointless
 from leakgauge.audit.session import Load, check_fits, modes_differ
+from leakgauge.core import Pixels
 from leakgauge.errors import BadInput
 
 NOMINAL: Mapping[str, float] = {"updates": 55.0, "training": 8.0, "split": 25.0, "defenses": 45.0, "properties": 60.0}
@@ -135,8 +136,10 @@ def ask(
         case.build_defenses()
         case.require_fit()
     steps: list[Case] = []
+    images = True
     if "updates" in questions:
         setup = load(main)
+        images = isinstance(setup.victim.space, Pixels)
         check_fits(setup)
         without = set(pointless(setup.victim))
         if modes_differ(setup):
@@ -146,7 +149,7 @@ def ask(
         steps = ladder(main, images=len(setup.images), models=models, without=without) if changes else []
     if explain:
         grid, steps = steps, []
-    elif "updates" in questions and changes and (server := dishonest(main)) is not None:
+    elif "updates" in questions and changes and images and (server := dishonest(main)) is not None:
         grid = [*grid, server]
     split = replace(base, name="", attack=Case.attack, options={}, reveal=Case.reveal, channel="").without_training()
     return Request(questions, main, tuple(grid), tuple(steps), split, effort, budget, command)

@@ -45,15 +45,19 @@ from leakgauge.audit.identifiability import CHEAP, identify
 from leakgauge.audit.null import null_run
 from leakgauge.audit.records import Captured, Curve, Frame, Record, Status, VictimFacts
 from leakgauge.audit.scoring import ANYWHERE, POSSIBLE, Interval, interval
+from leakgauge.audit.series_record import series_facts
 from leakgauge.audit.session import Load, Setup, check_fits, set_up
+from leakgauge.audit.table_record import table_facts
+from leakgauge.audit.tables import evaluate_table
 from leakgauge.audit.text_record import text_facts
 from leakgauge.audit.verdict import judge_certified
 from leakgauge.channels.dropout import without_dropout
-from leakgauge.core import Observation, Reconstruction, Tokens, Trace, Victim
+from leakgauge.core import Observation, Pixels, Reconstruction, Series, Table, Tokens, Trace, Victim, as_images
 from leakgauge.data.facts import USUAL, DataFacts
 from leakgauge.errors import BadInput, CannotWrite, Inapplicable, one_line, trace_without_values
 from leakgauge.inversion.knowledge import gradient_alignment
 from leakgauge.measures.spectrum import MOST_PRODUCTS
+from leakgauge.measures.table import pair_rows
 from leakgauge.measures.text import pair_sentences
 
 OnRecord = Callable[[Record], None]
@@ -150,6 +154,8 @@ def run_case(
         data = setup.facts
         if isinstance(setup.victim.space, Tokens):
             return _text_record(case, setup, folder, began=began)
+        if isinstance(setup.victim.space, Table):
+            return _table_record(case, setup, folder, setup.victim.space, began=began)
         victim = _described(setup, check_fits(setup))
         attacked = attack_case(case, setup, controls=controls)
         judged = _judged(case, setup.victim, attacked, folder, began=began, facts=victim, data=data)
@@ -184,6 +190,33 @@ def _text_record(case: Case, setup: Setup, folder: Path, *, began: float) -> Rec
         assumptions=found.assumptions,
         verdict=found.verdict.plain(),
         text=text_facts(found, x, tokens=setup.tokens, padding=padding),
+        **_said_by_attack(case, victim, found.reconstruction, folder, order=order),
+    )
+
+
+def _table_record(case: Case, setup: Setup, folder: Path, space: Table, *, began: float) -> Record:
+    """Attacks a batch of rows of a table and judges it; the other rows of the data are public."""
+    (x, y), victim, public = setup.private(case), setup.victim, setup.pool(case)
+    found = evaluate_table(
+        victim,
+        case.build_channel(),
+        x,
+        y,
+        attack=case.build_attack(),
+        defenses=case.build_defenses(),
+        reveal=setup.reveal(case),
+        seed=case.seed,
+        public=None if public is None or len(public) < len(x) else public,
+    )
+    order = pair_rows(space.decode(found.reconstruction.x).cpu(), found.rows["truth"], space.slack)
+    return _record(
+        case,
+        "done",
+        began=began,
+        victim=_facts_of(victim, classes=0),
+        assumptions=found.assumptions,
+        verdict=found.verdict.plain(),
+        table=table_facts(found, space),
         **_said_by_attack(case, victim, found.reconstruction, folder, order=order),
     )
 
@@ -241,7 +274,8 @@ def _judged(
         control=result.control,
         bound=result.bound if isinstance(result.bound, Bound) else None,
         unbounded=None if isinstance(result.bound, Bound) else result.bound,
-        pictures=save_pictures(case, result.images, folder),
+        pictures={} if isinstance(victim.space, Series) else save_pictures(case, result.images, folder),
+        series=series_facts(result.images, victim.space.bounds) if isinstance(victim.space, Series) else None,
         **_said_by_attack(case, victim, result.reconstruction, folder, order=result.order),
     )
 
@@ -348,9 +382,11 @@ def _finite(losses: Tensor) -> tuple[float | None, ...]:
 
 
 def _progress(case: Case, victim: Victim, trace: Trace, folder: Path, *, order: Tensor | None) -> tuple[Frame, ...]:
-    """The candidate over the steps, each image at the place that it has in the end, to be laid over its original."""
+    """The candidate over the steps, each image at the place that it has in the end, to be laid over its original; none of series."""
+    if not isinstance(victim.space, Pixels):
+        return ()
     shown = [
-        (step, victim.space.decode(x).cpu()) for step, x in zip(trace.snapshot_steps, trace.snapshots, strict=True)
+        (step, as_images(victim.space, x).cpu()) for step, x in zip(trace.snapshot_steps, trace.snapshots, strict=True)
     ]
     return tuple(
         Frame(step, save_strip(folder, f"{case.key()}-step-{step:06d}", images if order is None else images[order]))
@@ -432,8 +468,8 @@ def _attack_captured(
         found = attack(victim, seen, seed=seed)
         attack = attack if found.by is None else found.by
         nothing = null_run(attack, victim, seen, seed=seed)
-        images = victim.space.decode(found.x).cpu()
-        shown = {"reconstruction": images, "null": victim.space.decode(nothing.x).cpu()}
+        images = as_images(victim.space, found.x).cpu()
+        shown = {"reconstruction": images, "null": as_images(victim.space, nothing.x).cpu()}
         made = _record(
             case,
             "done",

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
-from leakgauge.core import Reconstruction, Space, Table, Tokens
+from leakgauge.core import Reconstruction, Series, Space, Table, Tokens, as_images
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.running import refuse_samples
 from leakgauge.errors import BadInput
 from leakgauge.errors.checked import checked
-from leakgauge.measures import baseline, image, reidentification, text
+from leakgauge.measures import baseline, image, reidentification, series, text
 from leakgauge.measures.image import pair
 from leakgauge.measures.layout import layout, layout_pairs, lead, pair_pieces, pieces
 
@@ -35,7 +35,8 @@ class Scores:
     exceeds that of any other candidate; both for models that cut images into patches. ``ssim_reduced`` and ``psnr_reduced`` are of
     images averaged down to at most 64 pixels a side, where they are larger. ``labels`` is 1.0 where the label is
     right: that of the image itself where the guess shows it, and as a multiset over all other images; targets that are no single
-    label (class probabilities, several labels, a vector to regress on) are not compared.
+    label (class probabilities, several labels, a vector to regress on) are not compared. ``correlation`` and ``smape`` are of series, for
+    which LPIPS, layout and reduced sizes are not measured.
     Guesses are paired with truths one to one, for pieces by their pieces.
     """
 
@@ -51,6 +52,8 @@ class Scores:
     pieces_lead: tuple[float, ...] | None = None
     ssim_reduced: tuple[float, ...] | None = None
     psnr_reduced: tuple[float, ...] | None = None
+    correlation: tuple[float, ...] | None = None
+    smape: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         counts = {len(values) for field in fields(self) if (values := getattr(self, field.name)) is not None}
@@ -121,8 +124,26 @@ def score(
     refuse_samples(x, space.shape, who="score")
     if y is not None and y.dim() == 1 and len(y) != len(x):
         raise BadInput(f"score needs one label per sample, got {len(y)} for {len(x)}")
-    guesses, truths = space.decode(reconstruction.x), space.decode(x)
-    return score_images(guesses, truths, labels=reconstruction.y, truth=y, pool=pool, lpips=lpips, tile=tile)
+    guesses, truths = as_images(space, reconstruction.x), as_images(space, x)
+    return score_images(
+        guesses,
+        truths,
+        labels=reconstruction.y,
+        truth=y,
+        pool=pool,
+        lpips=lpips,
+        tile=tile,
+        bounds=series_bounds(space),
+    )
+
+
+Bounds = tuple[float, float]
+"""The values that 0 and 1 stand for, where images are series one pixel high."""
+
+
+def series_bounds(space: Space) -> Bounds | None:
+    """The lowest and highest value of series; None for images."""
+    return space.bounds if isinstance(space, Series) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,9 +164,11 @@ def score_images(
     pool: Tensor | None = None,
     lpips: Perceptual | None = None,
     tile: int | None = None,
+    bounds: Bounds | None = None,
 ) -> Scores:
-    """As :func:`score`, for images in [0, 1]."""
-    return pair_images(guesses, truths, labels=labels, truth=truth, pool=pool, lpips=lpips, tile=tile).scores
+    """As :func:`score`, for images in [0, 1]; with ``bounds`` they are series, whose values these are."""
+    found = pair_images(guesses, truths, labels=labels, truth=truth, pool=pool, lpips=lpips, tile=tile, bounds=bounds)
+    return found.scores
 
 
 def pair_images(
@@ -157,6 +180,7 @@ def pair_images(
     pool: Tensor | None = None,
     lpips: Perceptual | None = None,
     tile: int | None = None,
+    bounds: Bounds | None = None,
 ) -> Paired:
     """Guesses (images in [0, 1], as ``truths``) paired with truths one to one, and their scores; see :func:`score`."""
     if pool is not None:
@@ -167,6 +191,13 @@ def pair_images(
     right = None
     if labels is not None and truth is not None and labels.dim() == truth.dim() == 1:
         right = _right(labels.cpu()[order], truth.cpu(), guesses, truths)
+    if bounds is not None:
+        scores = replace(
+            _of_series(guesses, truths, bounds),
+            reid=None if pool is None else _values(reidentification.rank(guesses, truths, pool)),
+            labels=right,
+        )
+        return Paired(guesses, order, scores)
     others = pool if pool is not None and _enough(truths, pool) else None
     scrambled = guesses if tile is None else guesses[pair_pieces(guesses, truths, side=tile)]
     scores = Scores(
@@ -194,10 +225,11 @@ def _enough(truths: Tensor, pool: Tensor) -> bool:
     return len(reidentification.merge_candidates(truths.double(), pool.double(), apart=apart)[1]) >= LEAST_CANDIDATES
 
 
-def trivial_baseline(truths: Tensor, *, lpips: Perceptual | None = None) -> Scores:
-    """The better, image by image and metric by metric, of the mean colour and the 4×4 blur of the truth itself."""
+def trivial_baseline(truths: Tensor, *, lpips: Perceptual | None = None, bounds: Bounds | None = None) -> Scores:
+    """The better, image by image and metric by metric, of the mean colour and the 4×4 blur of the truth itself. Of series with these
+    ``bounds``: their mean, and the means of four pieces."""
     guesses = (baseline.mean_colour(truths), baseline.blur(truths))
-    scored = [score_images_in_order(guess, truths, lpips=lpips) for guess in guesses]
+    scored = [score_images_in_order(guess, truths, lpips=lpips, bounds=bounds) for guess in guesses]
     best_lpips = None
     if lpips is not None:
         best_lpips = _best(min, *[s.lpips for s in scored if s.lpips is not None])
@@ -206,14 +238,33 @@ def trivial_baseline(truths: Tensor, *, lpips: Perceptual | None = None) -> Scor
         psnr=_best(max, *[s.psnr for s in scored]),
         ssim=_best(max, *[s.ssim for s in scored]),
         lpips=best_lpips,
-        layout=_best(max, *[s.layout for s in scored if s.layout is not None]),
+        layout=_best_or_none(*[s.layout for s in scored]),
+        correlation=_best_or_none(*[s.correlation for s in scored]),
+        smape=_best(min, *[s.smape for s in scored if s.smape is not None]) if bounds is not None else None,
         ssim_reduced=_best_or_none(*[s.ssim_reduced for s in scored]),
         psnr_reduced=_best_or_none(*[s.psnr_reduced for s in scored]),
     )
 
 
-def score_images_in_order(guesses: Tensor, truths: Tensor, *, lpips: Perceptual | None = None) -> Scores:
+def _of_series(guesses: Tensor, truths: Tensor, bounds: Bounds) -> Scores:
+    """Series i, as an image one pixel high, against truth i."""
+    low, high = bounds
+    own, true = (low + (high - low) * one.double().squeeze(-2) for one in (guesses, truths))
+    return Scores(
+        mse=_values(image.mse(guesses, truths)),
+        psnr=_values(image.psnr(guesses, truths)),
+        ssim=_values(image.ssim(guesses, truths)),
+        correlation=_values(series.correlation(own, true)),
+        smape=_values(series.smape(own, true)),
+    )
+
+
+def score_images_in_order(
+    guesses: Tensor, truths: Tensor, *, lpips: Perceptual | None = None, bounds: Bounds | None = None
+) -> Scores:
     """Image i against truth i, without pairing."""
+    if bounds is not None:
+        return _of_series(guesses, truths, bounds)
     return Scores(
         mse=_values(image.mse(guesses, truths)),
         psnr=_values(image.psnr(guesses, truths)),

@@ -13,7 +13,7 @@ from leakgauge.audit import evidence
 from leakgauge.audit.case import SETUP, AuxiliaryImages, Case, PublicImages
 from leakgauge.audit.cause import Client
 from leakgauge.audit.evaluate import observe
-from leakgauge.core import Auxiliary, ChangesModel, Observation, Pixels, Reveal, Tokens, Victim
+from leakgauge.core import Auxiliary, ChangesModel, Labels, Observation, Pixels, Reveal, Series, Table, Tokens, Victim
 from leakgauge.core.randomness import own_stream, private_randomness
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.data.facts import USUAL, DataFacts
@@ -39,6 +39,13 @@ class Setup:
     facts: DataFacts = USUAL
     tokens: Callable[[Tensor], list[str]] | None = None
 
+    @property
+    def classes(self) -> bool:
+        """Whether a label is the number of a class. Other targets (values, several labels, masks, probabilities) need a loss of the user's
+        own, and are given to the adversary, which is declared.
+        """
+        return self.labels.dim() == 1 and not self.labels.is_floating_point()
+
     def private(self, case: Case) -> tuple[Tensor, Tensor]:
         """The case's batch, in model space, on the victim's device."""
         rows = slice(case.first, case.first + case.images)
@@ -53,7 +60,7 @@ class Setup:
     def truth(self, case: Case) -> tuple[Tensor, Tensor | None]:
         """What an attack on the case is scored against: its images, and its labels unless they are made up."""
         x, y = self.private(case)
-        return x, y if self.facts.labelled else None
+        return x, y if self.facts.labelled and self.classes else None
 
     def client(self, case: Case) -> Client:
         """What only the client of the case knows."""
@@ -91,11 +98,17 @@ class Setup:
         """Other images of the data, for re-identification; None where the batch is all there is."""
         rows = torch.arange(len(self.images))
         others = (rows < case.first) | (rows >= case.first + case.images)
-        return self.images[others][:POOL] if bool(others.any()) else None
+        return self.pictures(self.images[others][:POOL]) if bool(others.any()) else None
+
+    def pictures(self, samples: Tensor) -> Tensor:
+        """Samples of the data as image measures take them: series one pixel high, anything else as it is."""
+        return self.victim.space.picture(samples) if isinstance(self.victim.space, Series) else samples
 
     def reveal(self, case: Case) -> tuple[Reveal, ...]:
         """What the case reveals; auxiliary images come from the end of the data, the pool from its beginning."""
-        return tuple(self._revealed(case, known) for known in case.build_reveal())
+        known = tuple(self._revealed(case, known) for known in case.build_reveal())
+        given = self.classes or isinstance(self.victim.space, Tokens) or any(isinstance(one, Labels) for one in known)
+        return known if given else (*known, Labels())
 
     def _revealed(self, case: Case, known: Reveal | AuxiliaryImages | PublicImages) -> Reveal:
         match known:
@@ -121,6 +134,8 @@ class Setup:
 
 def public_images(known: PublicImages, victim: Victim, *, resize: bool) -> Tensor:
     """The images of a folder as the victim takes them."""
+    if not isinstance(victim.space, Pixels):
+        raise BadInput(f"public images are for models that take images, and {victim.name} takes {victim.space!r}")
     channels, height, width = victim.space.shape
     given = read_given(known.folder, shape=(channels, height, width), resize=resize)
     return victim.to_input(victim.space.encode(given.images))
@@ -191,8 +206,11 @@ def one_of_each_class(labels: Tensor) -> Tensor:
 
 
 def check_fits(setup: Setup) -> int:
-    """Number of classes. Refuses, in one sentence, a model that does not take the data or labels it cannot have."""
+    """Number of classes, 0 where the targets are no classes. Refuses, in one sentence, a model that does not take the data or targets it
+    cannot have."""
     victim = setup.victim
+    if isinstance(victim.space, Table):
+        raise BadInput(f"{victim.name} reads rows of a table, and this command takes images; use leakgauge attack")
     if isinstance(victim.space, Tokens):
         raise BadInput(
             f"{victim.name} reads text, and this command takes images; use leakgauge attack or leakgauge scan"
@@ -205,7 +223,11 @@ def check_fits(setup: Setup) -> int:
         raise
     except Exception as error:
         shape = "x".join(map(str, victim.space.shape))
-        raise BadInput(f"the model {victim.name} does not take images of shape {shape}: {one_line(error)}") from error
+        what = "series" if isinstance(victim.space, Series) else "images"
+        raise BadInput(f"the model {victim.name} does not take {what} of shape {shape}: {one_line(error)}") from error
+    if not setup.classes:
+        _check_targets(setup, probe)
+        return 0
     if not isinstance(output, Tensor) or output.dim() != 2 or len(output) != len(probe) or output.is_complex():
         got = type(output).__name__
         if isinstance(output, Tensor):
@@ -221,6 +243,23 @@ def check_fits(setup: Setup) -> int:
             f"the data has {int(setup.labels.min())}..{int(setup.labels.max())}"
         )
     return classes
+
+
+def _check_targets(setup: Setup, probe: Tensor) -> None:
+    """Refuses targets that the model's loss does not take."""
+    victim, targets = setup.victim, setup.labels[:2].to(setup.victim.device)
+    shape = tuple(targets.shape[1:]) or "one value each"
+    try:
+        with torch.no_grad():
+            output = victim(probe)
+            loss = victim.loss(output, targets)
+    except Exception as error:
+        made = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise BadInput(
+            f"the loss of {victim.name} does not take its output {made} with targets of {targets.dtype} ({shape}): {one_line(error)}"
+        ) from error
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        raise BadInput(f"the loss of {victim.name} must return one number, the mean over the batch")
 
 
 def modes_differ(setup: Setup) -> bool:

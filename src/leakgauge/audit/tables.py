@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks import tables
+from leakgauge.audit.cause import Cause
 from leakgauge.audit.evaluate import assumed, certified_samples, observe
 from leakgauge.audit.null import null_run
-from leakgauge.audit.verdict import SHARE_FOR_FEASIBLE, Outcome
+from leakgauge.audit.verdict import SHARE_FOR_FEASIBLE, Check, Outcome, Verdict, Way
 from leakgauge.core import (
     Assumption,
     Attack,
@@ -109,6 +110,22 @@ class TableVerdict:
     read: int
     certified: int = 0
 
+    def plain(self) -> Verdict:
+        """The same as the verdict on a batch of any kind: a row that is only read counts as glimpsed, by its cells."""
+        only_read = self.read - min(self.read, self.reconstructed)
+        missed = None if self.outcome is Outcome.FEASIBLE else Check("cells", RECONSTRUCTED[0].margin, above="zero")
+        return Verdict(
+            self.outcome,
+            self.kind,
+            self.rows,
+            self.reconstructed,
+            glimpsed={Way.CELLS: only_read} if only_read else {},
+            missed=missed if self.outcome.leaks else Check("cells", READ[0].margin, above="null"),
+            certified=self.certified,
+            cause=None if self.outcome.leaks else Cause.UNTESTED,
+            unit="row",
+        )
+
 
 def judge_table(
     scores: TableScores, null: TableScores, assumptions: Sequence[Assumption] = (), *, certified: int = 0
@@ -164,8 +181,9 @@ def evaluate_table(
 ) -> TableResult:
     """Shares the rows ``x`` (model space) with targets ``y`` through ``channel``, attacks what was sent, and judges what the attack found.
 
-    ``attack`` is :func:`~leakgauge.attacks.tables` unless another is named. ``public`` holds other rows of the same kind (as a user sees
-    them, (N, columns)): the guesses to beat are their typical row, rows drawn from them, and the attack's own null run.
+    ``attack`` is :func:`~leakgauge.attacks.tables` unless another is named. The guesses to beat are the attack's own null run, and the row
+    of means and most frequent values by which the columns are scaled, which are public with the model. ``public`` holds other rows of the
+    same kind (as a user sees them, (N, columns)): then also their typical row, and rows drawn from them.
 
     >>> from leakgauge import testing
     >>> from leakgauge.channels import Gradient
@@ -197,6 +215,9 @@ def evaluate_table(
     )
     scores, known = score_table(found, x, space=space), assumed(attack, seen)
     order = pair_rows(space.decode(found.x).cpu(), truths, space.slack)
+    shown = {"truth": truths, "reconstruction": space.decode(found.x).cpu()[order]}
+    if found.confidence is not None:
+        shown["confidence"] = found.confidence.cpu()[order]
     return TableResult(
         judge_table(scores, null, known, certified=sum(certified_samples(found))),
         scores,
@@ -205,18 +226,20 @@ def evaluate_table(
         nearest,
         found,
         known,
-        {"truth": truths, "reconstruction": space.decode(found.x).cpu()[order]},
+        shown,
     )
 
 
 def _guesses(space: Table, count: int, public: Tensor | None, seed: int) -> dict[str, Tensor]:
     """Rows that anyone could guess without the update."""
     rng = torch.Generator().manual_seed(seed)
+    scaled = space.typical().expand(count, -1)
     if public is None:
-        return {"drawn evenly": space.decode(space.start(count, rng))}
+        return {"means of the columns": scaled, "drawn evenly": space.decode(space.start(count, rng))}
     categories = torch.tensor([isinstance(column, Category) for column in space.columns])
     typical = typical_row(public.double(), categories).expand(count, -1)
-    return {"typical row": typical, "drawn rows": public.double()[torch.randperm(len(public), generator=rng)[:count]]}
+    drawn = public.double()[torch.randperm(len(public), generator=rng)[:count]]
+    return {"means of the columns": scaled, "typical row": typical, "drawn rows": drawn}
 
 
 def _scored(x: Tensor, truth: Tensor, space: Table) -> TableScores:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 from leakgauge.audit.cause import Cause, Knowledge, TruthTest
 from leakgauge.audit.scoring import ALIKE, Scores
@@ -77,14 +77,17 @@ class Way(StrEnum):
     LAYOUT = "layout"
     PIECES = "pieces"
     TOKENS = "tokens"
+    CELLS = "cells"
 
 
 Metric = Literal[
-    "ssim", "psnr", "lpips", "reid", "layout", "layout_rank", "pieces_lead", "ssim_reduced", "psnr_reduced",
+    "ssim", "psnr", "lpips", "reid", "layout", "layout_rank", "pieces_lead", "ssim_reduced", "psnr_reduced", "correlation", "cells",
     "tokens", "exact", "rouge1", "rouge2", "rouge_l",
 ]  # fmt: skip
-Evidence = Literal["ssim", "layout", "pieces_lead"]
+Evidence = Literal["ssim", "layout", "pieces_lead", "correlation"]
 """Metrics that can show what an attack saw."""
+Unit = Literal["image", "sentence", "series", "row"]
+"""What a batch consists of."""
 
 LESS_IS_BETTER = ("lpips", "reid", "layout_rank")
 
@@ -159,7 +162,19 @@ SCRAMBLED = (
 )
 """Patches of a vision transformer that are all there, in another order. A picture that shows nothing fits the original better than any
 other of M images with a chance of 1 / M; the margins are choices. Like ``OUTLINED`` these count only where they were measured."""
-STRUCTURE = ("ssim", "ssim_reduced", "reid")
+SERIES_RECONSTRUCTED = (
+    Check("correlation", 0.9, above="zero"),
+    Check("correlation", 0.2, above="null"),
+    Check("psnr", 2.6, above="null"),
+    Check("correlation", 0.02, above="baseline"),
+    Check("reid", 1, above="zero"),
+)
+"""Of series. The margins are choices; nobody was asked whether they recognise a person's curve."""
+SERIES_GLIMPSED = (
+    Check("correlation", 0.5, above="zero"),
+    Check("correlation", 0.2, above="null"),
+)
+STRUCTURE = ("ssim", "ssim_reduced", "correlation", "reid")
 """Metrics of ``RECONSTRUCTED`` that suffice for a glimpse. A picture whose parts are right but stand in each other's place (patches of a
 vision transformer whose positions tell little), or that is off in brightness, can be no closer to the truth in PSNR than a grey one."""
 SHARE_FOR_FEASIBLE = 0.5
@@ -189,11 +204,14 @@ class Verdict:
     lacks: tuple[Knowledge, ...] = ()
     certified: int = 0
     compared: bool = True
-    unit: Literal["image", "sentence"] = "image"
+    unit: Unit = "image"
 
     @property
     def evidence(self) -> Evidence:
-        """The metric that shows what was seen: SSIM, unless images were glimpsed in a way that SSIM does not show."""
+        """The metric that shows what was seen: SSIM, unless images were glimpsed in a way that SSIM does not show; of series their
+        correlation."""
+        if self.unit == "series":
+            return "correlation"
         if not self.reconstructed:
             for way, metric in _EVIDENCE.items():
                 if self.glimpsed.get(way):
@@ -218,6 +236,7 @@ def judge(
     to_outline: Sequence[Check] = OUTLINED,
     to_order: Sequence[Check] = SCRAMBLED,
     to_see: Sequence[Check] = REDUCED,
+    unit: Unit = "image",
 ) -> Verdict:
     """Applies the table image by image; ``null`` and ``baseline`` are scored on the same truths in the same order.
 
@@ -254,7 +273,26 @@ def judge(
         outcome = Outcome.INCONCLUSIVE
     missed = next((check for check in decisive if check is not None), None)
     lacks = test.lacks if test is not None and cause is Cause.KNOWLEDGE else ()
-    return Verdict(outcome, kind, count, whole, by_size, seen, missed, cause, lacks)
+    return Verdict(outcome, kind, count, whole, by_size, seen, missed, cause, lacks, unit=unit)
+
+
+def judge_series(
+    scores: Scores, null: Scores, baseline: Scores, assumptions: Sequence[Assumption] = (), **tested: Any
+) -> Verdict:
+    """As :func:`judge`, by the checks of series."""
+    return judge(
+        scores,
+        null,
+        baseline,
+        assumptions,
+        to_reconstruct=SERIES_RECONSTRUCTED,
+        to_glimpse=SERIES_GLIMPSED,
+        to_outline=(),
+        to_order=(),
+        to_see=(),
+        unit="series",
+        **tested,
+    )
 
 
 def _cause(test: TruthTest | None, control: bool | None, *, enough: bool) -> Cause:

@@ -11,6 +11,9 @@ from leakgauge.channels.optimizers import SGD as SGD
 from leakgauge.channels.optimizers import Adam as Adam
 from leakgauge.channels.optimizers import AdamW as AdamW
 from leakgauge.channels.precode import Precode as Precode
+from leakgauge.channels.rounds import AllRounds as AllRounds
+from leakgauge.channels.rounds import Rounds as Rounds
+from leakgauge.channels.rounds import share_rounds as share_rounds
 from leakgauge.channels.soteria import Soteria as Soteria
 from leakgauge.channels.transformed import Transformed as Transformed
 from leakgauge.channels.twice import twice_differentiable as twice_differentiable

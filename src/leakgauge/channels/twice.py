@@ -29,14 +29,26 @@ def twice_differentiable(model: nn.Module | None = None) -> Iterator[None]:
     differentiated twice.
 
     The fused kernels of attention, including the default on CPU, cannot. Enter this around the forward pass, and around the loss if
-    that may use such a function. The first pass of a ``model`` notes which twins it takes; a model that takes none pays nothing afterwards.
+    that may use such a function. Recurrent layers run without cuDNN, whose kernels cannot be differentiated twice either. The first
+    pass of a ``model`` notes which twins it takes; a model that takes none pays nothing afterwards.
     """
     known = None if model is None else _TAKEN.get(model)
     twins = _Twins() if known is None or known else None
-    with sdpa_kernel(SDPBackend.MATH), twins or nullcontext():
+    recurrent = model is not None and any(isinstance(module, nn.RNNBase) for module in model.modules())
+    with sdpa_kernel(SDPBackend.MATH), _without_cudnn() if recurrent else nullcontext(), twins or nullcontext():
         yield
     if model is not None and known is None and twins is not None:
         _TAKEN[model] = tuple(twins.taken)
+
+
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
+    before = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled = before
 
 
 def twins_taken(model: nn.Module) -> tuple[str, ...]:

@@ -180,8 +180,9 @@ class ModelAndData(Run):
     )
     data: str | None = opt(
         None,
-        "Folder of images (DICOM too), .npz, idx or CIFAR-10 .bin file; sentences as .txt. Default: embedded images.",
+        "Folder of images (DICOM too), .npz, idx or CIFAR-10 .bin file; sentences as .txt, a table as .csv. Default: embedded images.",
     )
+    target: str = opt("", "Column of a .csv table that the model predicts.")
     weights: Path | None = opt(None, "Weights to load into the model: a .safetensors or .pt file of tensors by name.")
     classes: int | None = opt(None, "Number of classes to build a timm or hf model for.")
     size: int | None = opt(None, "Height and width of the images that a timm model is built for, such as 128.")
@@ -206,6 +207,7 @@ class ModelAndData(Run):
             classes=self.classes,
             resize=self.resize,
             window=self.window,
+            target=self.target,
             device=self.device,
             seed=self.seed,
             **more,

@@ -142,43 +142,52 @@ def attack_progress(screen: Console) -> Progress:
     )
 
 
-def text_table(found: Sequence[Record]) -> Table:
-    """The verdicts of cases on text, each with its ROUGE-1 beside that of the best guess without the update."""
+def verdict_table(found: Sequence[Record]) -> Table:
+    """The verdicts of cases, each with its scores beside those of the null run."""
     table = Table(title=f"What {server_of(found)} could reconstruct")
-    for column in ("case", "ROUGE-1", "null", "exact", "verdict"):
+    names = next((names for record in found if (names := _scores(record)[0])), ("PSNR", "null", "SSIM"))
+    for column in ("case", *names, "verdict"):
         table.add_column(column, overflow="fold")
     for record in found:
-        name = shown(record.case.name)
-        if record.outcome is None or record.text is None:
-            table.add_row(name, "", "", "", shown(result(record)))
-            continue
+        scores = _scores(record)[1]
+        said = shown(result(record))
+        if record.outcome is not None and any(scores):
+            said = f"[{record.outcome.colour}]{record.outcome.label}[/]"
+        table.add_row(shown(record.case.name), *scores, said)
+    return table
+
+
+Cells = tuple[str, str, str]
+
+
+def _scores(record: Record) -> tuple[Cells | tuple[()], Cells]:
+    """Names and values of what a case on images, series, rows or text is judged by; no names where it has no scores."""
+    if record.text is not None:
         mine, null = (
             number(sum(one["rouge1"]) / len(one["rouge1"]), 2) for one in (record.text.scores, record.text.null)
         )
-        exact = f"{record.text.verdict.exact} of {record.text.verdict.sentences}"
-        table.add_row(name, mine, null, exact, f"[{record.outcome.colour}]{record.outcome.label}[/]")
-    return table
-
-
-def verdict_table(found: Sequence[Record]) -> Table:
-    """The verdicts of cases, each with its PSNR beside that of the null run; text has a table of its own."""
-    if any(record.text is not None for record in found):
-        return text_table(found)
-    table = Table(title=f"What {server_of(found)} could reconstruct")
-    for column in ("case", "PSNR", "null", "SSIM", "verdict"):
-        table.add_column(column, overflow="fold")
-    for record in found:
-        name = shown(record.case.name)
-        if record.outcome is None or record.scores is None or record.null is None:
-            table.add_row(name, "", "", "", shown(result(record)))
-            continue
-        psnr, null = (metric("psnr", scores.mean("psnr"), unit=True) for scores in (record.scores, record.null))
-        spread = record.intervals.get("ssim")
-        restarts = (
-            ""
-            if spread is None
-            else f" ({spread.n} restarts: {metric('ssim', spread.low)} to {metric('ssim', spread.high)})"
+        return ("ROUGE-1", "null", "exact"), (
+            mine,
+            null,
+            f"{record.text.verdict.exact} of {record.text.verdict.sentences}",
         )
-        verdict = f"[{record.outcome.colour}]{record.outcome.label}[/]"
-        table.add_row(name, psnr, null, f"{metric('ssim', record.scores.mean('ssim'))}{restarts}", verdict)
-    return table
+    if record.table is not None:
+        mine, null = (f"{100 * sum(side) / len(side):.0f} %" for side in (record.table.cells, record.table.null))
+        return ("cells right", "null", "exact"), (
+            mine,
+            null,
+            f"{record.table.verdict.exact} of {record.table.verdict.rows}",
+        )
+    if record.scores is None or record.null is None:
+        return (), ("", "", "")
+    if record.series is not None:
+        mine, null = (metric("correlation", one.mean("correlation")) for one in (record.scores, record.null))
+        return ("correlation", "null", "sMAPE"), (mine, null, f"{metric('smape', record.scores.mean('smape'))} %")
+    psnr, null = (metric("psnr", one.mean("psnr"), unit=True) for one in (record.scores, record.null))
+    spread = record.intervals.get("ssim")
+    restarts = (
+        ""
+        if spread is None
+        else f" ({spread.n} restarts: {metric('ssim', spread.low)} to {metric('ssim', spread.high)})"
+    )
+    return ("PSNR", "null", "SSIM"), (psnr, null, f"{metric('ssim', record.scores.mean('ssim'))}{restarts}")

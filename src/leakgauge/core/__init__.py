@@ -31,8 +31,10 @@ from leakgauge.core.running import (
     switched,
 )
 from leakgauge.core.spaces import Pixels as Pixels  # re-exported: the vocabulary is read in one place
+from leakgauge.core.spaces import Series as Series
 from leakgauge.core.spaces import Space
 from leakgauge.core.spaces import Tokens as Tokens
+from leakgauge.core.spaces import as_images as as_images
 from leakgauge.core.tables import Category as Category
 from leakgauge.core.tables import Number as Number
 from leakgauge.core.tables import Table as Table
@@ -474,7 +476,7 @@ def share(
     """
     refuse_without_values(victim.model)
     refuse_samples(x, victim.space.shape)
-    if isinstance(victim.space, Pixels) and x.is_floating_point():
+    if isinstance(victim.space, Pixels | Series) and x.is_floating_point():
         victim.space.refuse_outside(x)
     x = x.clone()  # a model may change its input in place; the caller's stays as it is
     secret = own_stream(seed, "client") if secret is None else secret

@@ -1,4 +1,4 @@
-"""What a victim takes as input, images or sentences, and the conversion between an image in [0, 1] and what the model sees."""
+"""What a victim takes as input (images, series or sentences), and the conversion between that and what the model sees."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Pixels:
             hint = ""
             if len(self.shape) in (1, 2) and min(self.shape) >= 1:
                 channels, length = self.shape if len(self.shape) == 2 else (1, *self.shape)
-                hint = f"; for a series write {(channels, 1, length)} and reshape in the model, for columns of a table give a Table"
+                hint = f"; for series give a Series({channels}, {length}), for columns of a table a Table"
             raise BadInput(f"Pixels needs a shape (channels, height, width) of positive sizes, got {self.shape}{hint}")
         if math.prod(self.shape) > MOST_VALUES:
             raise BadInput(f"Pixels needs images of at most {MOST_VALUES} values, got {self.shape}")
@@ -114,6 +114,93 @@ class Pixels:
         mean, std = self._affine(x)
         low, high = ((bound - mean) / std for bound in self.bounds)
         return torch.minimum(torch.maximum(x, low), high)
+
+
+@checked
+@dataclass(frozen=True)
+class Series:
+    """Series of ``length`` values in each of ``channels``, such as leads of an ECG or axes of a sensor. The model sees
+    ``(value - mean) / std``, shape (channels, length). ``bounds`` are the values that can occur.
+
+    >>> space = Series(1, 3, bounds=(-4, 4), mean=(1.0,), std=(2.0,))
+    >>> space.encode(torch.tensor([[3.0, 1.0, -3.0]])).tolist()
+    [[1.0, 0.0, -2.0]]
+    >>> space.decode(torch.tensor([[1.0, 0.0, 9.0]])).tolist()
+    [[3.0, 1.0, 4.0]]
+    """
+
+    channels: int
+    length: int
+    bounds: tuple[float, float] = (-1.0, 1.0)
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        for name in ("bounds", "mean", "std"):  # lists are welcome
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if self.channels < 1 or self.length < 2:
+            raise BadInput(
+                f"Series needs at least 1 channel and a length of at least 2, got {self.channels} and {self.length}"
+            )
+        if math.prod(self.shape) > MOST_VALUES:
+            raise BadInput(f"Series needs at most {MOST_VALUES} values, got {self.shape}")
+        if not (math.isfinite(self.bounds[0]) and math.isfinite(self.bounds[1]) and self.bounds[0] < self.bounds[1]):
+            raise BadInput(f"Series needs finite bounds (low, high) with low < high, got {self.bounds}")
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (1, self.channels):
+                raise BadInput(f"Series needs 1 or {self.channels} values of {name}, got {len(values)}")
+        if min(self.std) <= 0:
+            raise BadInput(f"Series needs a positive std, got {self.std}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.channels, self.length)
+
+    def _affine(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        mean, std = (_constant(values, like.device, like.dtype) for values in (self.mean, self.std))
+        return mean[..., 0], std[..., 0]
+
+    def start(self, n: int, rng: torch.Generator) -> Tensor:
+        """Standard normal noise in model space, shape (n, channels, length)."""
+        return torch.randn(n, *self.shape, generator=rng)
+
+    def encode(self, image: Tensor) -> Tensor:
+        """From values (..., channels, length) to the model's input."""
+        mean, std = self._affine(image)
+        return (image - mean) / std
+
+    def decode(self, x: Tensor) -> Tensor:
+        """From the model's input to values within ``bounds``."""
+        mean, std = self._affine(x)
+        return (x * std + mean).clamp(*self.bounds)
+
+    def project(self, x: Tensor) -> Tensor:
+        """The nearest values within ``bounds``, in model space."""
+        mean, std = self._affine(x)
+        low, high = ((bound - mean) / std for bound in self.bounds)
+        return torch.minimum(torch.maximum(x, low), high)
+
+    def refuse_outside(self, x: Tensor) -> None:
+        """Refuse series (model space) whose values cannot occur: bounds are part of what the adversary knows."""
+        mean, std = self._affine(x)
+        low, high = (float(end) for end in (x * std + mean).aminmax())
+        slack = ROUNDING * (self.bounds[1] - self.bounds[0])
+        if low < self.bounds[0] - slack or high > self.bounds[1] + slack:
+            raise BadInput(
+                f"the series hold values from {low:g} to {high:g}, but Series says that they are from {self.bounds[0]:g} to "
+                f"{self.bounds[1]:g}; give it other bounds, or its mean and std if the series are normalised already"
+            )
+
+    def picture(self, values: Tensor) -> Tensor:
+        """Values (..., channels, length) as images one pixel high, in [0, 1]: shape (..., channels, 1, length)."""
+        low, high = self.bounds
+        return ((values - low) / (high - low)).clamp(0, 1).unsqueeze(-2)
+
+
+def as_images(space: Space, x: Tensor) -> Tensor:
+    """The model's input as images in [0, 1], which image measures compare; series are one pixel high."""
+    shown = space.decode(x)
+    return space.picture(shown) if isinstance(space, Series) else shown
 
 
 @checked

@@ -211,6 +211,20 @@ class Table:
         low, high = (self._scaled(bound).to(x) for bound in self._bounds)
         return torch.minimum(torch.maximum(x, low), high)
 
+    def typical(self) -> Tensor:
+        """The row that anyone would guess who knows how the columns are scaled, shape (columns,): the mean of a number (the middle of its
+        bounds if the mean is not within them), and the most frequent value of a category by its mean, else its first."""
+        cells = [
+            (column.mean if column.low <= column.mean <= column.high else (column.low + column.high) / 2)
+            if isinstance(column, Number)
+            else float(max(range(column.width), key=lambda k: (column.mean or (0.0,) * column.width)[k]))
+            for column in self.columns
+        ]
+        rounded = [
+            round(v) if isinstance(c, Number) and c.whole else v for v, c in zip(cells, self.columns, strict=True)
+        ]
+        return torch.tensor(rounded, dtype=torch.float64)
+
     def start(self, n: int, rng: torch.Generator) -> Tensor:
         """Free numbers drawn uniformly from [-1, 1] and relaxed, in model space: no column prefers a value."""
         return self.relax(2 * torch.rand(n, *self.shape, generator=rng) - 1)

@@ -24,7 +24,12 @@ PAIRS = (
 
 
 def read_npz(
-    path: str | Path, *, shape: Shape | None = None, resize: bool = False, window: str = ""
+    path: str | Path,
+    *,
+    shape: Shape | None = None,
+    resize: bool = False,
+    window: str = "",
+    own_loss: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Images (N, C, H, W) in [0, 1] and labels from the first pair of ``PAIRS`` in the file.
 
@@ -32,21 +37,45 @@ def read_npz(
     ("0:4095") names other values of black and white. ``shape`` and ``resize`` work as in :func:`leakgauge.data.folder.read_folder`.
     """
     path = Path(path)
-    if not path.is_file():
-        raise BadInput(f"{path} does not exist or is not a file; give a .npz file with arrays x and y")
-    x, y = _load(path)
-    return from_arrays(x, y, source=str(path), shape=shape, resize=resize, window=window)
+    x, y = load_npz(path)
+    return from_arrays(x, y, source=str(path), shape=shape, resize=resize, window=window, own_loss=own_loss)
 
 
 def from_arrays(
-    x: np.ndarray, y: np.ndarray, *, source: str, shape: Shape | None = None, resize: bool = False, window: str = ""
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    source: str,
+    shape: Shape | None = None,
+    resize: bool = False,
+    window: str = "",
+    own_loss: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Images and labels from arrays, as :func:`read_npz` returns them; ``source`` is their name in error messages."""
     images = torch.from_numpy(_pixels(_layout(x, shape, source), source, window_of(window)))
-    return fit(images, shape=shape, resize=resize, source=source), torch.from_numpy(_labels(y, len(x), source))
+    return fit(images, shape=shape, resize=resize, source=source), read_targets(y, len(x), source, own_loss=own_loss)
 
 
-def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
+def read_series(x: np.ndarray, source: str, *, channels: int, length: int) -> Tensor:
+    """Series (N, channels, length) in their own unit; the array may also be (N, length, channels) or, of one channel, (N, length)."""
+    if x.dtype.kind not in "uif" or not np.isfinite(x).all():
+        raise BadInput(
+            f"{source} holds series of {x.dtype} or with values that are not finite; finite numbers are expected"
+        )
+    if x.ndim == 2 and channels == 1:
+        x = x[:, None]
+    if x.ndim != 3 or len(x) == 0 or x.shape[1:] not in ((channels, length), (length, channels)):
+        raise BadInput(
+            f"{source} holds series of shape {x.shape}; (count, {channels}, {length}) is expected, as Series says"
+        )
+    x = x if x.shape[1:] == (channels, length) else x.swapaxes(1, 2)
+    return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
+
+
+def load_npz(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The first pair of arrays of ``PAIRS`` in the file."""
+    if not path.is_file():
+        raise BadInput(f"{path} does not exist or is not a file; give a .npz file with arrays x and y")
     try:
         with path.open("rb") as stream:  # np.load leaves a damaged file open
             if zipfile.is_zipfile(stream):
@@ -113,11 +142,29 @@ def _pixels(x: np.ndarray, source: str, window: Window | None) -> np.ndarray:
     return np.ascontiguousarray(x, dtype=np.float32) / top
 
 
+def read_targets(y: np.ndarray, count: int, source: str, *, own_loss: bool) -> Tensor:
+    """Class numbers (N,). For a loss of the user's own, targets of any shape: floats stay floats."""
+    if not own_loss or (y.ndim == 1 and y.dtype.kind in "bui"):
+        return torch.from_numpy(_labels(y, count, source))
+    if y.ndim < 1 or len(y) != count:
+        raise BadInput(
+            f"{source} holds {count} samples but targets of shape {y.shape}; one target per sample is expected"
+        )
+    if y.dtype.kind not in "buif" or not np.isfinite(y).all():
+        raise BadInput(
+            f"{source} holds targets of {y.dtype} or with values that are not finite; finite numbers are expected"
+        )
+    return torch.from_numpy(y.astype(np.float32 if y.dtype.kind == "f" else np.int64))
+
+
 def _labels(y: np.ndarray, count: int, source: str) -> np.ndarray:
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:
-        raise BadInput(f"{source} holds labels of shape {y.shape}; one class number per image is expected")
+        raise BadInput(
+            f"{source} holds labels of shape {y.shape}; one class number per image is expected. For other targets give the model's loss "
+            "(Victim(model, space, loss=…))"
+        )
     if len(y) != count:
         raise BadInput(f"{source} holds {count} images but {len(y)} labels; one label per image is expected")
     if y.dtype.kind not in "buif" or not np.isfinite(y).all() or (y < 0).any() or (y != np.floor(y)).any():

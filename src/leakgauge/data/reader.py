@@ -34,8 +34,17 @@ def read(
     return given.images, torch.zeros(len(given.images), dtype=torch.long) if given.labels is None else given.labels
 
 
-def read_given(path: str | Path, *, shape: Shape | None = None, resize: bool = False, window: str = "") -> Given:
-    """As :func:`read`, with what is known about the data: whether it has classes, and which values are black and white."""
+def read_given(
+    path: str | Path,
+    *,
+    shape: Shape | None = None,
+    resize: bool = False,
+    window: str = "",
+    own_loss: bool = False,
+) -> Given:
+    """As :func:`read`, with what is known about the data: whether it has classes, and which values are black and white. With ``own_loss``
+    targets need not be classes.
+    """
     path = Path(path)
     if not path.exists():
         raise BadInput(f"{path} does not exist; give a folder of images, a .npz file or a dataset's own file")
@@ -43,7 +52,7 @@ def read_given(path: str | Path, *, shape: Shape | None = None, resize: bool = F
         return read_folder(path, shape=shape, resize=resize, window=window)
     suffix = path.suffix.lower()
     if suffix == ".npz":
-        images, labels = read_npz(path, shape=shape, resize=resize, window=window)
+        images, labels = read_npz(path, shape=shape, resize=resize, window=window, own_loss=own_loss)
         return Given(images, labels, levels_of(window))
     if suffix in SUFFIXES or is_dicom(path):
         images, levels = read_files([path], shape=shape, resize=resize, window=window)

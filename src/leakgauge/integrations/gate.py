@@ -19,7 +19,7 @@ from leakgauge.audit.files import infinity_as_text
 from leakgauge.audit.scoring import pair_images
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.channels.facts import is_weight_update
-from leakgauge.core import Channel, Loss, Mode, Observation, Signal, Space, Victim
+from leakgauge.core import Channel, Loss, Mode, Observation, Signal, Space, Victim, as_images
 from leakgauge.defenses import Clip, GaussianNoise
 from leakgauge.errors import BadInput, Inapplicable, LeakgaugeError
 from leakgauge.measures.rdp import Overspent, RDPFilter
@@ -156,7 +156,7 @@ class Gate:
         seen = Observation(signal=update, channel=channel or Gradient(), size=len(x))
         best, by, certified, ran = None, "", 0, 0
         refusals: dict[str, str] = {}
-        truths = victim.space.decode(x)
+        truths = as_images(victim.space, x)
         for entrant in CLOSED:
             if certified:  # it leaks already
                 break
@@ -169,7 +169,7 @@ class Gate:
                 continue
             ran += 1
             exact = 0 if found.certified is None else int(found.certified.sum())
-            scores = pair_images(victim.space.decode(found.x), truths).scores if len(found.x) == len(x) else None
+            scores = pair_images(as_images(victim.space, found.x), truths).scores if len(found.x) == len(x) else None
             value = None if scores is None else max(scores.psnr)
             if exact > certified or (value is not None and (best is None or value > best)):
                 best, by, certified = value if value is not None else best, entrant.name, max(exact, certified)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -26,14 +27,14 @@ from leakgauge.audit.request import Effort, ask
 from leakgauge.audit.session import Session, Setup, check_fits
 from leakgauge.audit.timing import seconds_of
 from leakgauge.audit.wording import statements
-from leakgauge.core import Mode, Pixels, Victim
-from leakgauge.data.arrays import from_arrays
+from leakgauge.core import Mode, Pixels, Series, Victim
+from leakgauge.data.arrays import from_arrays, load_npz
 from leakgauge.data.fit import Shape
 from leakgauge.data.levels import Given, levels_of
 from leakgauge.errors import BadInput, MissingExtra
 from leakgauge.errors.checked import checked
 from leakgauge.integrations.datasets import as_array, collect
-from leakgauge.integrations.setups import data_of, set_up_given
+from leakgauge.integrations.setups import data_of, set_up_given, set_up_series
 from leakgauge.report import page
 
 Arrays = tuple[Any, Any]
@@ -224,10 +225,15 @@ class Held:
 
 def hold(model: nn.Module | Victim, data: Data, *, resize: bool = False, window: str = "", name: str = "") -> Setup:
     """The set-up of a model and data in memory. The model is copied; what does not fit together is refused."""
-    if isinstance(model, Victim) and not isinstance(model.space, Pixels):
-        raise BadInput(f"an audit is about images, but the victim takes {model.space!r}")
+    if isinstance(model, Victim) and not isinstance(model.space, Pixels | Series):
+        raise BadInput(f"an audit is about images or series, but the victim takes {model.space!r}")
+    if isinstance(model, Victim) and isinstance(model.space, Series):
+        setup = set_up_series(replace(model, name=name or model.name), *_series(data))
+        check_fits(setup)
+        return setup
     shape = model.space.shape if isinstance(model, Victim) else None
-    given = _read(data, shape=shape, resize=resize, window=window)
+    own_loss = isinstance(model, Victim) and model.loss is not F.cross_entropy
+    given = _read(data, shape=shape, resize=resize, window=window, own_loss=own_loss)
     victim = model if isinstance(model, Victim) else Victim(model, Pixels(tuple(given.images.shape[1:])))
     victim = replace(victim, name=name) if name else victim
     setup = set_up_given(victim, given)
@@ -235,20 +241,29 @@ def hold(model: nn.Module | Victim, data: Data, *, resize: bool = False, window:
     return setup
 
 
-def _read(data: Data, *, shape: Shape | None, resize: bool, window: str) -> Given:
+def _series(data: Data) -> tuple[np.ndarray, np.ndarray, str]:
+    """Series, their targets and where they come from."""
     if isinstance(data, str | Path):
-        return data_of(Case(data=str(data), resize=resize, window=window), shape)
+        return *load_npz(Path(data)), str(data)
+    if isinstance(data, tuple | list):
+        if len(data) != 2:
+            raise BadInput(f"data in memory is (series, labels), got {len(data)} things")
+        return as_array(data[0], "data"), as_array(data[1], "data"), "data"
+    return *collect(data), f"the {type(data).__name__}"
+
+
+def _read(data: Data, *, shape: Shape | None, resize: bool, window: str, own_loss: bool) -> Given:
+    if isinstance(data, str | Path):
+        return data_of(Case(data=str(data), resize=resize, window=window), shape, own_loss=own_loss)
     if isinstance(data, tuple | list):
         if len(data) != 2:
             raise BadInput(f"data in memory is (images, labels), got {len(data)} things")
         x, y = data
-        return _as_given(as_array(x, "data"), as_array(y, "data"), "data", shape=shape, resize=resize, window=window)
-    x, y = collect(data)
-    return _as_given(x, y, f"the {type(data).__name__}", shape=shape, resize=resize, window=window)
-
-
-def _as_given(x: np.ndarray, y: np.ndarray, source: str, *, shape: Shape | None, resize: bool, window: str) -> Given:
-    images, labels = from_arrays(x, y, source=source, shape=shape, resize=resize, window=window)
+        x, y, source = as_array(x, "data"), as_array(y, "data"), "data"
+    else:
+        x, y = collect(data)
+        source = f"the {type(data).__name__}"
+    images, labels = from_arrays(x, y, source=source, shape=shape, resize=resize, window=window, own_loss=own_loss)
     return Given(images, labels, levels_of(window))
 
 

@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 from leakgauge.audit.case import Case, accepted_options, default_data
 from leakgauge.core.randomness import private_randomness
 from leakgauge.data.sentences import Sentences
+from leakgauge.data.tables import TableData
 from leakgauge.errors import BadInput
 from leakgauge.integrations.datasets import as_array, collect
 from leakgauge.integrations.user_code import called, function, import_file, place
@@ -145,7 +146,7 @@ def is_function(data: str) -> bool:
     return bool(colon) and source.endswith(".py") and name.isidentifier()
 
 
-def returned_data(spec: str, *, seed: int = 0) -> str | Sentences | tuple[np.ndarray, np.ndarray, str]:
+def returned_data(spec: str, *, seed: int = 0) -> str | Sentences | TableData | tuple[np.ndarray, np.ndarray, str]:
     """What the function ``spec`` returns: the path or name of data, sentences, or images (token ids), labels and where they come from.
 
     A relative path starts from the plan file's own folder, so the plan works from anywhere.
@@ -162,6 +163,8 @@ def returned_data(spec: str, *, seed: int = 0) -> str | Sentences | tuple[np.nda
             return str(Path(source).parent / found)
         case list() if found and all(isinstance(one, str) for one in found):
             return Sentences(tuple(found))
+        case TableData():
+            return found
         case (x, y) if _like_an_array(x) and _like_an_array(y):
             return as_array(x, where), as_array(y, where), where
         case tuple() | list():
@@ -169,8 +172,8 @@ def returned_data(spec: str, *, seed: int = 0) -> str | Sentences | tuple[np.nda
         case _:
             got = type(found).__name__
     raise BadInput(
-        f"{where} must return (images, labels) as tensors or arrays, a Dataset or DataLoader, a list of sentences, or the path of "
-        f"data; got {got}"
+        f"{where} must return (images, labels) as tensors or arrays, a Dataset or DataLoader, a list of sentences, what "
+        f"read_table makes of a table, or the path of data; got {got}"
     )
 
 

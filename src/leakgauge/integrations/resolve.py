@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from leakgauge.audit.case import REARRANGED
-from leakgauge.core import Loss, Pixels, Tokens, Victim
+from leakgauge.core import Loss, Pixels, Series, Table, Tokens, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.core.running import refuse_without_values, refuse_wrapped
 from leakgauge.errors import BadInput, Inapplicable
@@ -33,7 +33,7 @@ class Loaded:
     """
 
     model: nn.Module
-    space: Pixels | Tokens | None = None
+    space: Pixels | Series | Table | Tokens | None = None
     loss: Loss = F.cross_entropy
     language: LanguageModel | None = None
 
@@ -47,11 +47,11 @@ def load_model(
 ) -> Loaded:
     """The model that ``spec`` names, with the tensors of the file ``weights`` if one is given.
 
-    A factory is called without arguments and returns a module, a module and its ``Pixels`` or ``Tokens``, a ``LanguageModel``, or a
-    ``Victim`` (whose mode does not count: the case decides on it); a module in the file under that name serves as well. Weights that
-    are drawn at random are drawn from ``seed``. A folder with safetensors given as ``hf:FOLDER`` is loaded with its
-    weights. ``classes`` is for timm and Hugging Face, whose models come with a number of classes of their own, ``size`` (of the
-    images) for timm; a factory decides for itself. ``attention_first:`` before any of these rearranges a transformer as
+    A factory is called without arguments and returns a module, a module and its ``Pixels``, ``Series``, ``Table`` or ``Tokens``, a
+    ``LanguageModel``, or a ``Victim`` (whose mode does not count: the case decides on it); a module in the file under that name
+    serves as well. Weights that are drawn at random are drawn from ``seed``. A folder with safetensors given as ``hf:FOLDER`` is
+    loaded with its weights. ``classes`` is for timm and Hugging Face, whose models come with a number of classes of their own, ``size``
+    (of the images) for timm; a factory decides for itself. ``attention_first:`` before any of these rearranges a transformer as
     architecture A of the APRIL paper.
     """
     if spec.startswith(REARRANGED):
@@ -123,9 +123,9 @@ def _checked(made: object, where: str) -> Loaded:
             return _of_language(made)
         case nn.Module():
             return Loaded(made)
-        case (nn.Module() as model, (Pixels() | Tokens()) as space):
+        case (nn.Module() as model, (Pixels() | Series() | Table() | Tokens()) as space):
             return Loaded(model, space)
-        case Victim(space=(Pixels() | Tokens()) as space):
+        case Victim(space=(Pixels() | Series() | Table() | Tokens()) as space):
             return Loaded(made.model, space, made.loss)
         case Victim():
             got = f"a Victim of {type(made.space).__name__}"
@@ -134,5 +134,5 @@ def _checked(made: object, where: str) -> Loaded:
         case _:
             got = type(made).__name__
     raise BadInput(
-        f"{where} must return a torch.nn.Module, a module and its Pixels (or Tokens), a Victim or a LanguageModel; got {got}"
+        f"{where} must return a torch.nn.Module, a module and its Pixels (or Series, Table, Tokens), a Victim or a LanguageModel; got {got}"
     )

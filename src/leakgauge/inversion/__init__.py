@@ -30,7 +30,16 @@ from leakgauge.inversion.labels import (
 from leakgauge.inversion.latent import Latent
 from leakgauge.inversion.matching import Halving, Matching
 from leakgauge.inversion.output_gradient import OutputGradient
-from leakgauge.inversion.priors import BatchNormStatistics, GroupConsistency, Norm, Registration, Shift, TotalVariation
+from leakgauge.inversion.priors import (
+    BatchNormStatistics,
+    GroupConsistency,
+    Norm,
+    Registration,
+    Shift,
+    Smoothness,
+    Spectrum,
+    TotalVariation,
+)
 from leakgauge.inversion.progress import watching
 from leakgauge.inversion.sampling import Annealing, FixedLength, Sampling, Spherical
 from leakgauge.inversion.solvers import LBFGS, Adam, AdamW, CosineDecay, Descent, Sign, Steady, StepDecay
@@ -89,6 +98,8 @@ __all__ = [
     "Shift",
     "Sign",
     "SignRule",
+    "Smoothness",
+    "Spectrum",
     "Spherical",
     "Staged",
     "Steady",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels import ShuffledFedAvg
-from leakgauge.core import Observation, Reconstruction, Space, Trace, Use, Victim
+from leakgauge.core import Observation, Reconstruction, Space, Trace, Use, Victim, as_images
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion.known_targets import has_structured_targets, with_known_targets
@@ -107,5 +107,5 @@ def _average_epochs(x: Tensor, back: Tensor, space: Space) -> Tensor:
     """Mean over epochs of x (E·N, ...): each epoch is put in label order (``back``), then paired with the first."""
     epochs = [images[order] for images, order in zip(x.unflatten(0, back.shape), back, strict=True)]
     first = epochs[0]
-    orders = [torch.argsort(pair(space.decode(images), space.decode(first))) for images in epochs]
+    orders = [torch.argsort(pair(as_images(space, images), as_images(space, first))) for images in epochs]
     return torch.stack([images[order] for images, order in zip(epochs, orders, strict=True)]).mean(0)

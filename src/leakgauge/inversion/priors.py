@@ -17,16 +17,52 @@ from leakgauge.inversion.terms import Candidate, Term, norm_per_restart, per_res
 class TotalVariation(Term):
     """TV(x) = mean |x_{i,j+1} − x_{i,j}| + mean |x_{i+1,j} − x_{i,j}|: neighbouring pixels are similar.
 
-    Along a side of one pixel (a signal, a row of a table) there are no neighbours, and that summand is zero.
+    Along a side of one pixel there are no neighbours, and that summand is zero; so is the second of a series, which has one side.
 
     Ref: Geiping et al. 2020, Eq. (4) — total variation prior
     """
 
     def __call__(self, at: Candidate, /) -> Tensor:
-        across = (at.x[..., :, 1:] - at.x[..., :, :-1]).abs()
-        down = (at.x[..., 1:, :] - at.x[..., :-1, :]).abs()
+        across = (at.x[..., 1:] - at.x[..., :-1]).abs()
+        down = (at.x[..., 1:, :] - at.x[..., :-1, :]).abs() if at.x.dim() == 5 else at.x.new_zeros(0)
         found = [per_restart(steps) for steps in (across, down) if steps.numel()]
         return sum(found, at.x.new_zeros(len(at.x)))
+
+
+@dataclass(frozen=True)
+class Smoothness(Term):
+    """mean (x_{t+1} − 2·x_t + x_{t−1})²: a series changes its direction slowly. Of an image, along its rows.
+
+    Ref: Hodrick and Prescott 1997, Eq. (2) — sum of squared second differences
+    """
+
+    def __call__(self, at: Candidate, /) -> Tensor:
+        if at.x.shape[-1] < 3:
+            return at.x.new_zeros(len(at.x))
+        return per_restart((at.x[..., 2:] - 2 * at.x[..., 1:-1] + at.x[..., :-2]).square())
+
+
+@dataclass(frozen=True)
+class Spectrum(Term):
+    """Σ_f (f/F)^decay · |X_f|² / Σ_f |X_f|², with X the Fourier transform over time without f = 0, mean over channels and samples: most
+    of a series' power is at low frequencies. It lies between 0 and 1 and does not depend on the size of the series.
+
+    Not from a paper.
+    """
+
+    decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.decay > 0:
+            raise BadInput(f"Spectrum needs a positive decay, got {self.decay}")
+
+    def __call__(self, at: Candidate, /) -> Tensor:
+        power = torch.fft.rfft(at.x)[..., 1:].abs().square()
+        if not power.shape[-1]:
+            return at.x.new_zeros(len(at.x))
+        weights = torch.linspace(0, 1, power.shape[-1] + 1, dtype=power.dtype, device=power.device)[1:] ** self.decay
+        total = power.sum(-1)
+        return per_restart((weights * power).sum(-1) / total.clamp_min(torch.finfo(power.dtype).tiny))
 
 
 @dataclass(frozen=True)
@@ -140,5 +176,12 @@ class GroupConsistency(Term):
         with torch.no_grad():
             mean = groups.mean(1, keepdim=True)
             if self.registration is not None:
-                mean = self.registration(groups, mean).mean(1, keepdim=True)
+                mean = registered(self.registration, groups, mean).mean(1, keepdim=True)
         return per_restart((groups - mean).square().flatten(0, 1))
+
+
+def registered(registration: Registration, groups: Tensor, onto: Tensor) -> Tensor:
+    """``groups`` (observations, restarts, samples, ...) moved onto ``onto``; series are pictures one pixel high."""
+    if groups.dim() == 5:
+        return registration(groups.unsqueeze(-2), onto.unsqueeze(-2)).squeeze(-2)
+    return registration(groups, onto)

@@ -86,8 +86,8 @@ def ssim(a: Tensor, b: Tensor) -> Tensor:
     """Mean structural similarity of each pair, shape (N,): mean of :func:`ssim_index` over positions and channels.
 
     The window is an 11 x 11 Gaussian with sigma 1.5; only positions where it fits into the image count. If a side is below 11, the
-    window shrinks to the largest odd size that fits, with the same sigma; compare such values only with each other. Colour
-    channels are treated separately.
+    window shrinks to the largest odd size that fits, with the same sigma; compare such values only with each other. Along a side of one
+    pixel (a series) there is no window, and the other side has its own. Colour channels are treated separately.
 
     Ref: Wang 2004, Eq. (17) — mean SSIM over all window positions
     """
@@ -139,9 +139,10 @@ def _blur(x: Tensor) -> Tensor:
 
     A sum of shifted copies, one axis after the other: ten times faster in float64 than torch's convolution on CPU.
     """
-    size = min(WINDOW, *x.shape[-2:])
+    axes = [axis for axis in (-2, -1) if x.shape[axis] > 1]
+    size = min((WINDOW, *(x.shape[axis] for axis in axes)))
     weights = _gaussian(size - 1 + size % 2)
-    for axis in (-2, -1):
+    for axis in axes:
         length = x.shape[axis] - len(weights) + 1
         out = x.narrow(axis, 0, length) * weights[0]
         for k, weight in enumerate(weights[1:], start=1):

@@ -12,7 +12,7 @@ from leakgauge.audit.findings.training import GUESSING
 from leakgauge.audit.findings.unanswered import Unanswered
 from leakgauge.audit.findings.updates import Update
 from leakgauge.audit.questions.defense_records import DefenseRecord, Static, worth_having
-from leakgauge.audit.verdict import GLIMPSED, OUTLINED, SCRAMBLED, Evidence, Outcome, Verdict
+from leakgauge.audit.verdict import GLIMPSED, OUTLINED, SCRAMBLED, SERIES_GLIMPSED, Evidence, Outcome, Verdict
 
 MOST_POINTS = 2.0
 """Points of accuracy that a defense may cost and still be called cheap: a convention, which your own tolerance may replace."""
@@ -26,6 +26,7 @@ LEAST_DROP: Mapping[Evidence, float] = {
     "ssim": _margin(GLIMPSED, "ssim"),
     "layout": _margin(OUTLINED, "layout"),
     "pieces_lead": _margin(SCRAMBLED, "pieces_lead"),
+    "correlation": _margin(SERIES_GLIMPSED, "correlation"),
 }
 """By how much the evidence must fall for a defense to have done anything: by what an attack must beat its null run."""
 
@@ -47,6 +48,7 @@ class Defended:
     ssim: float | None = None
     layout: float | None = None
     pieces_lead: float | None = None
+    correlation: float | None = None
     auc: float | None = None
     auc_low: float | None = None
     cost: float | None = None
@@ -201,6 +203,7 @@ def _defended(number: int, record: DefenseRecord, front: bool) -> Defended:
         ssim=record.ssim,
         layout=record.layout,
         pieces_lead=record.pieces_lead,
+        correlation=record.correlation,
         auc=record.auc,
         auc_low=(record.leakage.get("auc") or {}).get("low"),
         cost=value,

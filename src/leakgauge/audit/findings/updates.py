@@ -65,6 +65,8 @@ class Update:
     null_layout: float | None = None
     pieces_lead: float | None = None
     null_pieces_lead: float | None = None
+    correlation: float | None = None
+    null_correlation: float | None = None
     labels: float | None = None
     label_accuracy: float | None = None
     classes: int | None = None
@@ -192,6 +194,10 @@ def _flips(latest: Sequence[Record], every: Sequence[Update]) -> Iterable[Flip]:
         yield Flip(flip.change, leaking, holding, flip.makes)
 
 
+SHOWN = ("ssim", "psnr", "layout", "pieces_lead", "correlation")
+"""Metrics that a sentence may need, of the attack and of its null run."""
+
+
 def _update(number: int, record: Record) -> Update:
     case, done = record.case, record.status == "done"
     usual = accepted_options(case)
@@ -201,8 +207,8 @@ def _update(number: int, record: Record) -> Update:
     given = "labels" in {spec.partition(":")[0] for spec in case.reveal}
     scores, null = record.scores, record.null
     means: dict[str, float | None] = {
-        **{name: None if scores is None else scores.mean(name) for name in ("ssim", "psnr", "layout", "pieces_lead")},
-        **{f"null_{n}": None if null is None else null.mean(n) for n in ("ssim", "psnr", "layout", "pieces_lead")},
+        **{name: None if scores is None else scores.mean(name) for name in SHOWN},
+        **{f"null_{name}": None if null is None else null.mean(name) for name in SHOWN},
     }
     return Update(
         number=number,

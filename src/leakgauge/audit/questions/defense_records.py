@@ -135,6 +135,7 @@ class Static:
     ssim: float
     layout: float | None = None
     pieces_lead: float | None = None
+    correlation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -211,6 +212,11 @@ class DefenseRecord:
     def pieces_lead(self) -> float | None:
         """As ``layout``, by how much the pieces fit the original better than any other image."""
         return None if self.scores is None else self.scores.best("pieces_lead")
+
+    @property
+    def correlation(self) -> float | None:
+        """Mean correlation of series; None of anything else."""
+        return None if self.scores is None else self.scores.mean("correlation")
 
     @property
     def evidence(self) -> Evidence:

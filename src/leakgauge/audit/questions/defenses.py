@@ -259,7 +259,7 @@ def _attack(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | 
         "verdict": found.verdict,
         "test": found.test,
         "notes": found.reconstruction.notes,
-        "pictures": save_pictures(trial.case, found.images, folder),
+        "pictures": save_pictures(trial.case, found.images, folder) if found.verdict.unit == "image" else {},
     }
 
 
@@ -285,7 +285,7 @@ def _static(trial: Trial, base: Base, leaks_undefended: bool | None) -> Static:
         unadapted(trial.case), base.of(trial.case), nothing=base.nothing, leaks_undefended=leaks_undefended
     )
     layout, pieces = (found.scores.best(name) for name in ("layout", "pieces_lead"))
-    return Static(found.verdict, found.scores.mean("ssim"), layout, pieces)
+    return Static(found.verdict, found.scores.mean("ssim"), layout, pieces, found.scores.mean("correlation"))
 
 
 def _leakage(trial: Trial, base: Base) -> Mapping[str, Any]:

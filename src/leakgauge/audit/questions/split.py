@@ -394,7 +394,9 @@ def parted(setup: Setup) -> tuple[Images, Images]:
 def plan_scan(setup: Setup, case: Case, asked: Asked, folder: Path, *, command: str, audited: bool = False) -> ScanPlan:
     """Checks everything that can be wrong, decides what the scan will do, and writes that into ``folder``."""
     if not isinstance(setup.victim.space, Pixels):
-        raise BadInput(f"a scan turns features back into images, but the model takes {setup.victim.space!r}")
+        raise BadInput(
+            f"a scan turns features back into images, but the model takes a {type(setup.victim.space).__name__}"
+        )
     classes = check_fits(setup)
     auxiliary, test = parted(setup)
     threshold = _threshold(asked)

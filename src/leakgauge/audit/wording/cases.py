@@ -15,10 +15,10 @@ from leakgauge.audit.phrasing import duration, number, plural
 from leakgauge.audit.questions.answers import Waiting
 from leakgauge.audit.questions.updates import GUIDED, Explanation
 from leakgauge.audit.records import Record
-from leakgauge.audit.verdict import Outcome
+from leakgauge.audit.verdict import Outcome, Unit, Verdict
 from leakgauge.audit.wording.causes import why
 from leakgauge.audit.wording.terms import MALICIOUS, SERVER
-from leakgauge.audit.wording.verdicts import labels_expected, labels_sentence, rule
+from leakgauge.audit.wording.verdicts import UNITS, labels_expected, labels_sentence, rule
 from leakgauge.channels.facts import LocalTraining
 from leakgauge.core import Raced
 
@@ -34,8 +34,9 @@ def certificates(record: Record) -> str:
         return ""
     proven = [str(place) for place, one in enumerate(record.certified, start=1) if one]
     which = f" ({', '.join(proven)})" if proven and len(proven) < len(record.certified) else ""
-    unit = "image" if getattr(record, "text", None) is None else "sentence"
-    return f"Certified exact without the truth: {len(proven)} of {plural(len(record.certified), unit)}{which}."
+    verdict: Verdict | None = getattr(record, "verdict", None)
+    unit: Unit = "image" if verdict is None else verdict.unit
+    return f"Certified exact without the truth: {len(proven)} of {plural(len(record.certified), unit, UNITS[unit])}{which}."
 
 
 def labels_of(record: Record) -> str:
@@ -115,12 +116,13 @@ def server_of(records: Sequence[Record]) -> str:
 
 def case_sentence(record: Record) -> str:
     """The verdict of one set-up in one sentence; the rule and the reason of a refusal are shown beside it."""
-    what = "images" if record.text is None else "sentences"
+    unit: Unit = "image" if record.verdict is None else record.verdict.unit
+    what = UNITS[unit]
     return {
         "feasible": f"An adversary with the knowledge listed below could reconstruct private {what}.",
         "partial": f"An adversary with the knowledge listed below could partially reconstruct private {what}.",
         "inconclusive": f"Nothing was reconstructed, and that is no evidence: {_unproven(record)}.",
-        "infeasible_within_budget": f"No private {what.removesuffix('s')} was reconstructed ({_budget(record)}): {_why(record)}.",
+        "infeasible_within_budget": f"No private {unit} was reconstructed ({_budget(record)}): {_why(record)}.",
         "refused": "The attack does not apply to this set-up and was not run, so there is no score.",
         "error": "The run broke before it could be judged, so there is no score.",
         "withdrawn": "The record was withdrawn after the run, so there is no score.",

@@ -22,14 +22,23 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "layout_rank": ("Re-identification rank by layout", "1 = no other image has a more similar layout"),
     "pieces": ("Patch correlation", "1 = every patch is there, in any order"),
     "pieces_lead": ("Patch lead", "above 0 = the patches fit no other image as well"),
+    "correlation": ("Correlation", "1 = the shape of the original, whatever its scale"),
+    "smape": ("sMAPE", "0 to 200 %; lower = closer to the original"),
     "labels": ("Labels recovered", "higher = more labels read"),
 }
 """Name of each metric and how to read it."""
 CERTAIN_LABEL = 0.995
 """Expected accuracy from which labels count as certain."""
-OPTIONAL = ("ssim_reduced", "psnr_reduced", "pieces", "pieces_lead")
-"""Metrics of large images and of models that cut images into patches; elsewhere they are not missed."""
-SEEN: Mapping[Evidence, str] = {"ssim": "SSIM", "layout": "layout correlation", "pieces_lead": "patch lead"}
+OPTIONAL = ("ssim_reduced", "psnr_reduced", "pieces", "pieces_lead", "correlation", "smape")
+"""Metrics of large images, of models that cut images into patches, and of series; elsewhere they are not missed."""
+OF_IMAGES = ("lpips", "layout", "layout_rank")
+"""Metrics that series do not have."""
+SEEN: Mapping[Evidence, str] = {
+    "ssim": "SSIM",
+    "layout": "layout correlation",
+    "pieces_lead": "patch lead",
+    "correlation": "correlation",
+}
 """The evidence inside a sentence."""
 SERVER, MALICIOUS = "an honest-but-curious server", "a malicious server"
 

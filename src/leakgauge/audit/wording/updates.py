@@ -18,7 +18,7 @@ from leakgauge.audit.wording.causes import by_cause, reach_of
 from leakgauge.audit.wording.data import data_notes
 from leakgauge.audit.wording.statement import BADGES, Statement, by_kind
 from leakgauge.audit.wording.terms import MALICIOUS, SERVER
-from leakgauge.audit.wording.verdicts import quality
+from leakgauge.audit.wording.verdicts import UNITS, quality
 
 
 def on_captured(found: Updates) -> Statement:
@@ -97,6 +97,7 @@ def no_result(found: Updates) -> list[str]:
 def _reconstructed(updates: Sequence[Update], shown: Update, worst: Outcome, prefix: str) -> str:
     server = prefix + (MALICIOUS if all(u.malicious for u in updates) else SERVER)
     who = server[0].upper() + server[1:]
+    what = UNITS[next((u.verdict.unit for u in updates if u.verdict is not None), "image")]
     shared = "defended updates" if all(u.defenses for u in updates) else "plain updates"
     shared = "captured updates" if all(u.captured is not None for u in updates) else shared
     if not worst.conclusive:
@@ -106,13 +107,13 @@ def _reconstructed(updates: Sequence[Update], shown: Update, worst: Outcome, pre
     if not worst.leaks:
         every = f" in any of {len(updates)} set-ups" if len(updates) > 1 else ""
         reasons = by_cause([u.verdict for u in updates if u.verdict is not None])
-        return f"{who} could not reconstruct private images from {shared}{every}{f': {reasons}' if reasons else ''}."
+        return f"{who} could not reconstruct private {what} from {shared}{every}{f': {reasons}' if reasons else ''}."
     hit = [u for u in updates if u.outcome is worst]
     partly = "partly " if worst is Outcome.PARTIAL else ""
     of = f" in {len(hit)} of {len(updates)} set-ups" if len(updates) > 1 else ""
     most = ", most clearly from" if len(hit) > 1 else ":"
     name = shown.setting or shown.name
-    return f"{who} could {partly}reconstruct private images from {shared}{of}{most} {name} ({quality(shown)})."
+    return f"{who} could {partly}reconstruct private {what} from {shared}{of}{most} {name} ({quality(shown)})."
 
 
 def _unproven(short: Sequence[Update]) -> str:

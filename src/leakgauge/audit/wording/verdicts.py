@@ -10,7 +10,7 @@ from leakgauge.audit.findings import (
     Update,
 )
 from leakgauge.audit.phrasing import metric, number, plural
-from leakgauge.audit.verdict import Check, Outcome, Verdict, Way
+from leakgauge.audit.verdict import Check, Outcome, Unit, Verdict, Way
 
 if TYPE_CHECKING:
     from leakgauge.audit.evaluate import Result
@@ -27,10 +27,10 @@ def rule(verdict: Verdict) -> str:
     '2 of 4 images beat the null run (1 by layout alone); none is reconstructed, missed: re-identified at rank 1 or better (deployable)'
     """
     if not verdict.compared:
-        are = f"{verdict.unit} is" if verdict.images == 1 else f"{verdict.unit}s are"
+        are = f"{verdict.unit} is" if verdict.images == 1 else f"{UNITS[verdict.unit]} are"
         return f"{verdict.certified} of {verdict.images} {are} certified exact, without the truth ({verdict.kind})"
     missed = "" if verdict.missed is None else check(verdict.missed)
-    count = f"{verdict.reconstructed} of {plural(verdict.images, verdict.unit)}"
+    count = f"{verdict.reconstructed} of {samples(verdict)}"
     if verdict.reconstructed:
         passes = "passes" if verdict.reconstructed == 1 else "pass"
         reduced = f" ({verdict.at_reduced_size} at reduced size)" if verdict.at_reduced_size else ""
@@ -43,18 +43,22 @@ def rule(verdict: Verdict) -> str:
         beat = "beats" if seen == 1 else "beat"
         how = f" ({', '.join(alone)})" if alone else ""
         none = "it is not reconstructed" if verdict.images == 1 else "none is reconstructed"
-        return f"{seen} of {plural(verdict.images, verdict.unit)} {beat} the null run{how}; {none}, missed: {missed} ({verdict.kind})"
+        return f"{seen} of {samples(verdict)} {beat} the null run{how}; {none}, missed: {missed} ({verdict.kind})"
     if verdict.outcome.leaks:  # an old record of which the outcome alone is known
         return f"{verdict.outcome.label} ({verdict.kind})"
-    none = (
-        f"the {verdict.unit} does not beat"
-        if verdict.images == 1
-        else f"none of {verdict.images} {verdict.unit}s beats"
-    )
+    none = f"the {verdict.unit} does not beat" if verdict.images == 1 else f"none of {samples(verdict)} beats"
     reason = why(verdict)
     if reason:
         reason = f"; {'because' if verdict.outcome.conclusive else 'no evidence:'} {reason}"
     return f"{none} the null run{f'; missed: {missed}' if missed else ''}{reason} ({verdict.kind})"
+
+
+UNITS: Mapping[Unit, str] = {"image": "images", "sentence": "sentences", "series": "series", "row": "rows"}
+
+
+def samples(verdict: Verdict) -> str:
+    """How many samples the batch has, and of which kind."""
+    return plural(verdict.images, verdict.unit, UNITS[verdict.unit])
 
 
 _WAYS: Mapping[Way, str] = {
@@ -62,6 +66,7 @@ _WAYS: Mapping[Way, str] = {
     Way.LAYOUT: "layout",
     Way.PIECES: "patches",
     Way.TOKENS: "tokens in any order",
+    Way.CELLS: "some of the cells",
 }
 
 
@@ -79,6 +84,12 @@ def check(what: Check) -> str:
     if what.metric == "pieces_lead":
         than = f"patches of {bar}" if bar else "any other image"
         return f"patches fit the original better than {than}, by {what.margin:g}"
+    if what.metric == "cells":
+        return (
+            f"{100 * what.margin:.0f} % of the cells right"
+            if not bar
+            else f"{100 * what.margin:.0f} points more cells right than {bar}"
+        )
     if what.metric in TEXT_METRICS:
         return f"{TEXT_METRICS[what.metric]} at least {what.margin:g}{f' above {bar}' if bar else ''}"
     unit = " dB" if what.metric in ("psnr", "psnr_reduced") else ""
@@ -100,10 +111,14 @@ def quality(update: Update) -> str:
     """
     said = []
     verdict = update.verdict
-    if verdict is not None and (not verdict.compared or verdict.unit == "sentence"):
+    if verdict is not None and (not verdict.compared or verdict.unit in ("sentence", "row")):
         return counted(verdict)
     if verdict is not None and verdict.outcome is Outcome.PARTIAL and update.images > 1:
         said.append(counted(verdict))
+    if update.evidence == "correlation":
+        mean = "on average " if said and update.images > 1 else ""
+        value, null = number(update.correlation, 2), number(update.null_correlation, 2)
+        return "; ".join([*said, f"{mean}correlation {value}; null run: correlation {null}"])
     if update.evidence != "ssim":
         value, null = (getattr(update, f"{side}{update.evidence}") for side in ("", "null_"))
         said.append(f"{SEEN[update.evidence]} {number(value, 2)}, null run {number(null, 2)}")
@@ -149,7 +164,8 @@ def evaluation(found: Result) -> str:
     label, sides = found.outcome.label, {"null run": found.null, "trivial baseline": found.baseline}
     decided = rule(found.verdict)
     lines = [f"{one[0].upper()}{one[1:]}." for one in (f"{label}. {found.outcome.meaning.removesuffix('.')}", decided)]
-    for name in dict.fromkeys(("ssim", "psnr", found.verdict.evidence)):
+    shown = ("correlation", "smape") if found.verdict.unit == "series" else ("ssim", "psnr", found.verdict.evidence)
+    for name in dict.fromkeys(shown):
         others = [
             f"{side} {metric(name, m, unit=True)}" for side, one in sides.items() if (m := one.mean(name)) is not None
         ]

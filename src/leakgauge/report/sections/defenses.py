@@ -20,7 +20,7 @@ from leakgauge.report.sources import defense_anchor, of_defenses
 
 _AT_MOST = 4
 NONE = "No defense"
-MEASURES = {"ssim": "SSIM", "layout": "Layout", "pieces_lead": "Patches"}
+MEASURES = {"ssim": "SSIM", "layout": "Layout", "pieces_lead": "Patches", "correlation": "Correlation"}
 """How a column and an axis name what the attack sees."""
 SHAPES = {
     Outcome.FEASIBLE: "triangle",

@@ -13,16 +13,16 @@ from markupsafe import Markup
 
 from leakgauge.audit import records as store
 from leakgauge.audit.bracket import bracket_rows, bracket_sentence, hidden_unit, scratch_sentence
-from leakgauge.audit.phrasing import MISSING, duration, memory, metric, number, plural, thousands
+from leakgauge.audit.phrasing import MISSING, duration, memory, metric, plural, thousands
 from leakgauge.audit.records import Record
 from leakgauge.audit.scoring import Scores
-from leakgauge.audit.text_record import Mark, TextFacts
 from leakgauge.audit.verdict import Outcome
 from leakgauge.audit.wording import (
     ENDINGS,
     METRICS,
+    OF_IMAGES,
     OPTIONAL,
-    TEXT_METRICS,
+    UNITS,
     Statement,
     bound_sentence,
     captured_warnings,
@@ -52,6 +52,7 @@ from leakgauge.report.charts import (
     logarithmic,
     pictures,
 )
+from leakgauge.report.sections import samples
 from leakgauge.report.sources import case_anchor, of_cases
 
 _ROWS = (("scores", "Attack"), ("null", "Null run"), ("baseline", "Trivial baseline"))
@@ -116,15 +117,20 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
         "local_steps": 1 if record.local is None else record.local.steps,
         "defenses": list(case.defenses) if record.captured is None else ["not known"],
         "attack": case.attack,
-        "rouge": "" if record.text is None else _rouge(record.text),
+        "figures": samples.figures(record) if done else "",
+        "units": UNITS["image" if record.verdict is None else record.verdict.unit],
         "psnr": _mean(record.scores, "psnr") if done else "–",
         "ssim": _mean(record.scores, "ssim") if done else "–",
         "lpips": _mean(record.scores, "lpips") if done else "–",
         "null_psnr": _mean(record.null, "psnr") if done else "–",
         "facts": _facts(record),
         "groups": groups,
-        "text": _text(record) if done else None,
+        "text": samples.text(record) if done else None,
+        "table": samples.table(record) if done else None,
+        "series": samples.series(number, record) if done else [],
         "shows_truth": record.text is not None
+        or record.series is not None
+        or record.table is not None
         or any(s["picture"].uri for g in groups for s in g["strips"] if s["kind"] == "truth"),
         "frames": _frames(record, folder) if done else {"shown": [], "total": 0, "count": 1},
         "curve": _curve(number, record) if done else None,
@@ -137,38 +143,6 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
         "restarts": _restart_table(record) if done else [],
         "source": case_anchor(number),
     }
-
-
-_MARKS: Mapping[Mark, str] = {"placed": "found in its place", "present": "found elsewhere", "missing": "not found"}
-
-
-def _text(record: Record) -> dict[str, Any] | None:
-    """Sentences side by side, token by token, and their scores."""
-    facts = record.text
-    if facts is None:
-        return None
-    certified = record.certified or (False,) * len(facts.sentences)
-    rows = [
-        {
-            "truth": list(zip(one.truth, one.truth_marks, strict=True)),
-            "found": list(zip(one.found, one.found_marks, strict=True)),
-            "exact": bool(facts.scores["exact"][k]),
-            "certified": certified[k],
-            "rouge": number(facts.scores["rouge_l"][k], 2),
-            "null": number(facts.null["rouge_l"][k], 2),
-        }
-        for k, one in enumerate(facts.sentences)
-    ]
-    metrics = [
-        (said, *(number(sum(side[name]) / len(side[name]), 2) for side in (facts.scores, facts.null)))
-        for name, said in TEXT_METRICS.items()
-    ]
-    return {"rows": rows, "metrics": metrics, "marks": _MARKS, "guesses": ", ".join(facts.guesses)}
-
-
-def _rouge(facts: TextFacts) -> str:
-    mine, null = (number(sum(side["rouge1"]) / len(side["rouge1"]), 2) for side in (facts.scores, facts.null))
-    return f"ROUGE-1 {mine}, null {null}; {facts.verdict.exact} of {plural(facts.verdict.sentences, 'sentence')} exact"
 
 
 def _mean(scores: Scores | None, name: str) -> str:
@@ -211,6 +185,8 @@ def _facts(record: Record) -> list[tuple[str, str]]:
 def _groups(record: Record, folder: Path) -> list[dict[str, Any]]:
     """Pictures in groups of a few images: within a group, original, reconstruction, null run and baseline match."""
     count = record.case.images
+    if record.series is not None:
+        return []
     columns = []
     for kind, label, source in _STRIPS:
         name = record.pictures.get(kind)
@@ -330,7 +306,8 @@ def loss_chart(steps: Sequence[int], losses: Sequence[Values], *, uid: str) -> M
 def _bars(number: int, record: Record) -> Markup | None:
     """Attack, null run and trivial baseline: a bar is the mean over the images, a whisker goes from the lowest to the highest image."""
     panels = []
-    for name, top, title in (("psnr", 30.0, "PSNR in dB"), ("ssim", 1.0, "SSIM")):
+    shown = (("psnr", 30.0, "PSNR in dB"), ("ssim", 1.0, "SSIM"))
+    for name, top, title in shown if record.series is None else (("correlation", 1.0, "Correlation"),):
         rows = [_bar(label, name, _summary(getattr(record, source), name)) for source, label in _ROWS]
         if rows[0].value is not None:
             panels.append(Panel(title, top, rows))
@@ -349,9 +326,10 @@ def _summary(scores: Scores | None, name: str) -> Mapping[str, Any] | None:
 
 def _metric_table(record: Record) -> list[dict[str, Any]]:
     rows = []
+    missing = (*OPTIONAL, *(() if record.data.labelled else ("labels",)), *(() if record.series is None else OF_IMAGES))
     for name, (title, direction) in METRICS.items():
         measured = record.scores is not None and record.scores.mean(name) is not None
-        if measured or name not in (OPTIONAL if record.data.labelled else (*OPTIONAL, "labels")):
+        if measured or name not in missing:
             cells = [_cell(name, _summary(getattr(record, source), name)) for source, _ in _ROWS]
             rows.append({"name": title + _unit(name), "direction": direction, "cells": cells})
     return rows

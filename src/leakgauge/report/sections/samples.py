@@ -1,0 +1,126 @@
+"""What is no picture, side by side with what was found of it: sentences token by token, rows cell by cell, series as lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from leakgauge.audit.phrasing import metric, number, plural
+from leakgauge.audit.records import Record
+from leakgauge.audit.text_record import Mark
+from leakgauge.audit.wording import TEXT_METRICS
+from leakgauge.report.charts import Line, between, line_chart
+
+_MARKS: Mapping[Mark, str] = {"placed": "found in its place", "present": "found elsewhere", "missing": "not found"}
+_AT_MOST = 3
+"""Channels of one series that are drawn."""
+
+
+def figures(record: Record) -> str:
+    """The scores of a set-up on anything but images, for the overview; empty for images."""
+    if record.text is not None:
+        mine, null = (_mean(side["rouge1"]) for side in (record.text.scores, record.text.null))
+        verdict = record.text.verdict
+        return f"ROUGE-1 {mine}, null {null}; {verdict.exact} of {plural(verdict.sentences, 'sentence')} exact"
+    if record.table is not None:
+        mine, null = (_percent(sum(side) / len(side)) for side in (record.table.cells, record.table.null))
+        verdict = record.table.verdict
+        return f"cells right {mine}, null {null}; {verdict.exact} of {plural(verdict.rows, 'row')} exact"
+    if record.series is not None and record.scores is not None and record.null is not None:
+        mine, null = (metric("correlation", one.mean("correlation")) for one in (record.scores, record.null))
+        return f"correlation {mine}, null run {null}; sMAPE {metric('smape', record.scores.mean('smape'))} %"
+    return ""
+
+
+def _mean(values: Sequence[float]) -> str:
+    return number(sum(values) / len(values), 2)
+
+
+def text(record: Record) -> dict[str, Any] | None:
+    """Sentences side by side, token by token, and their scores."""
+    facts = record.text
+    if facts is None:
+        return None
+    certified = record.certified or (False,) * len(facts.sentences)
+    rows = [
+        {
+            "truth": list(zip(one.truth, one.truth_marks, strict=True)),
+            "found": list(zip(one.found, one.found_marks, strict=True)),
+            "exact": bool(facts.scores["exact"][k]),
+            "certified": certified[k],
+            "rouge": number(facts.scores["rouge_l"][k], 2),
+            "null": number(facts.null["rouge_l"][k], 2),
+        }
+        for k, one in enumerate(facts.sentences)
+    ]
+    metrics = [
+        (said, *(_mean(side[name]) for side in (facts.scores, facts.null))) for name, said in TEXT_METRICS.items()
+    ]
+    return {"rows": rows, "metrics": metrics, "marks": _MARKS, "guesses": ", ".join(facts.guesses)}
+
+
+def _percent(share: float) -> str:
+    return f"{number(100 * share, 0)} %"
+
+
+def table(record: Record) -> dict[str, Any] | None:
+    """Rows side by side, cell by cell, and what guesses without the update reach."""
+    facts = record.table
+    if facts is None:
+        return None
+    certified = record.certified or (False,) * len(facts.rows)
+    rows = [
+        {
+            "truth": [
+                (cell, "placed" if right else "missing") for cell, right in zip(one.truth, one.right, strict=True)
+            ],
+            "found": [
+                (cell, "placed" if right else "missing", "" if not one.sure else f"confidence {_percent(one.sure[c])}")
+                for c, (cell, right) in enumerate(zip(one.found, one.right, strict=True))
+            ],
+            "certified": certified[k],
+        }
+        for k, one in enumerate(facts.rows)
+    ]
+    others = [(f"guess: {name}", _percent(value)) for name, value in facts.guesses.items()]
+    others += [] if facts.nearest is None else [("nearest public row, chosen by the truth", _percent(facts.nearest))]
+    surest = [] if facts.surest is None else [("the quarter of the cells it is most sure of", _percent(facts.surest))]
+    return {
+        "columns": [(name, _percent(facts.by_column[name])) for name in facts.columns],
+        "rows": rows,
+        "left": len(facts.cells) - len(rows),
+        "scores": [("attack", _percent(sum(facts.cells) / len(facts.cells))), *surest, *others],
+    }
+
+
+def series(place: int, record: Record) -> list[dict[str, Any]]:
+    """A chart for each channel of each series that the record holds: the original, the reconstruction and the null run."""
+    facts = record.series
+    if facts is None or record.scores is None or record.scores.correlation is None:
+        return []
+    charts = []
+    for k, truth in enumerate(facts.truth):
+        for channel in range(min(len(truth), _AT_MOST)):
+            many = len(truth) > 1
+            name = f"Series {k + 1}" + (f", channel {channel + 1} of {len(truth)}" if many else "")
+            sides = (facts.truth[k][channel], facts.found[k][channel], facts.null[k][channel])
+            places = [float(facts.stride * t) for t in range(len(sides[0]))]
+            low, high = min(map(min, sides)), max(map(max, sides))
+            alike = metric("correlation", record.scores.correlation[k])
+            chart = line_chart(
+                places,
+                [
+                    Line("reconstruction", "line-decoy", sides[1]),
+                    Line("original", "line-main", sides[0]),
+                    Line("null run", "line-null", sides[2]),
+                ],
+                uid=f"series-{place}-{k}-{channel}",
+                title=name,
+                desc=f"{name}: original, reconstruction and null run over {len(places)} times, between {low:.3g} and {high:.3g}. "
+                f"Correlation of the reconstruction with the original: {alike}.",
+                across="time",
+                up="value",
+                x=between(0, max(places[-1], 1.0), about=4),
+            )
+            charts.append({"name": name, "chart": chart, "alike": alike})
+    return charts
