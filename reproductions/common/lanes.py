@@ -144,7 +144,7 @@ NEXT: dict[str, tuple[Lane, ...]] = {
         lane(april(60, "table1_settings", "--data-set", "cifar10")),
     ),
     "next-2": IR152_TABLES,  # the golden zone with the paper's 100 epochs
-    "next-3": (*IR152_TABLES, lane(golden(360, "vgg19-curve", *HUNDRED, *ONE_HOT, "--plateau"))),  # resumes next-2
+    "next-3": (*IR152_TABLES, lane(golden(400, "vgg19-curve", *HUNDRED, *ONE_HOT, "--plateau"))),  # resumes next-2
     "next-4": (  # what is missing of Fig. 4 and of fixed positions
         lane(starts(540, "maxvit_t")),
         lane(april(420, "positions")),
