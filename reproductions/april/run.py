@@ -12,7 +12,7 @@ from reproductions.common.scripts import run_scripts
 
 PARTS = (
     "table1", "table1_settings", "edges", "why_table1", "architecture_a", "why", "progress", "batches", "why_batches",
-    "closed_form_batches", "width", "noise", "positions", "without_encoder",
+    "closed_form_batches", "width", "noise", "positions", "near_truth", "without_encoder",
     "ridge_under_noise", "closed_form_start", "text",
 )  # fmt: skip
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from reproductions.common.runner import Row
 
+CONVERGED = "search converged"
 LEAST_MATCH = 1e-4
 """1 − cos below which a search counts as converged whatever its value at the truth; float32 alone gives about 1e-7."""
 STANDARD_CASE = 20.0
@@ -95,7 +96,7 @@ def gradients_alive(signal: Mapping[str, Tensor], *, least: float = 1e-6) -> Gat
 def converged(found: float, at_truth: float, *, factor: float = 3.0, least: float = LEAST_MATCH) -> Gate:
     """The search ended where it should: its objective is within ``factor`` of that of the true image, or below ``least``."""
     limit = max(factor * at_truth, least)
-    return Gate("search converged", found <= limit, f"objective {found:.3g}, {at_truth:.3g} at the truth")
+    return Gate(CONVERGED, found <= limit, f"objective {found:.3g}, {at_truth:.3g} at the truth")
 
 
 def control(psnr: Sequence[float], *, least: float = STANDARD_CASE) -> Gate:

@@ -134,17 +134,21 @@ RUN: dict[str, tuple[Lane, ...]] = {
         lane(april(250, "architecture_a", "--unscaled"), april(150, "positions", "--unscaled")),
         lane(april(450, "positions")),
     ),
+    "control": (  # the positive control after training, and APRIL's last setting
+        lane(feasibility(430, "control_longer", "--form", "post")),
+        lane(feasibility(430, "control_longer", "--form", "pre")),
+        lane(april(60, "table1_settings", "--data-set", "cifar10")),
+    ),
 }
 """Plans that have been run; their rows are committed."""
 
 NEXT: dict[str, tuple[Lane, ...]] = {
-    "next-1": (  # the trained control, which every negative about trained networks waits for; APRIL's last setting
-        lane(feasibility(520, "control_longer", "--form", "post")),
-        lane(feasibility(520, "control_longer", "--form", "pre")),
-        lane(april(60, "table1_settings", "--data-set", "cifar10")),
+    "next-1": (  # train mode with the searches that solved the trained control
+        lane(feasibility(350, "train_mode_longer", "--form", "post")),
+        lane(feasibility(350, "train_mode_longer", "--form", "pre")),
     ),
     "next-2": IR152_TABLES,  # the golden zone with the paper's 100 epochs
-    "next-3": (*IR152_TABLES, lane(golden(360, "vgg19-curve", *HUNDRED, *ONE_HOT, "--plateau"))),  # resumes next-2
+    "next-3": (*IR152_TABLES, lane(golden(400, "vgg19-curve", *HUNDRED, *ONE_HOT, "--plateau"))),  # resumes next-2
     "next-4": (  # what is missing of Fig. 4 and of fixed positions
         lane(starts(540, "maxvit_t")),
         lane(april(420, "positions")),

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 from urllib.parse import quote, unquote
@@ -59,6 +59,10 @@ class Options:
 
     def allows(self, seconds: float) -> bool:
         return seconds <= self.left()
+
+    def for_share(self, share: float) -> Self:
+        """The same with this share of the time that is left."""
+        return replace(self, until=time.time() + share * self.left())
 
     @classmethod
     def of(cls, given: argparse.Namespace, **more: Any) -> Self:

@@ -23,7 +23,9 @@ from reproductions.golden_partition_zone.training_log import snapshot
 CURVE = tuple(sorted((*vgg19.BLOCKS, 33, 36)))
 """Blocks 33 and 36 show whether the step between 30 and 39 is a cliff or a ramp."""
 STRONG = {"vgg19-curve": (26, 30, 39, 52), "ir152-curve": (8, 40, 50), "auxiliary": (30, 39), "faces": (30, 39, 52)}
-"""Blocks at which the residual decoder attacks as well, one network of every kind of labels each."""
+"""Blocks at which the residual decoder attacks as well, one network of every kind of labels each, trained by our recipe."""
+IN_QUESTION = (30, 39)
+"""Blocks where our VGG19 and the paper's differ most: attacked first where the network has the paper's recipe."""
 
 
 def _curve(
@@ -31,11 +33,13 @@ def _curve(
     watch: Watch | None = None, paper: Attempt | None = None,
 ) -> None:  # fmt: skip
     """All blocks of one trained network: the paper's decoder, a stronger one at a few, and R_c² per dimension."""
-    paper = paper or study.paper
+    paper, by_paper = paper or study.paper, study.shelf.plateau
+    strong = () if by_paper or seed else STRONG.get(part, ())
+    blocks = tuple(sorted(blocks, key=lambda block: by_paper and block not in IN_QUESTION))
     work = [
         (block, f"{part}/{splits.name}/{labels}/{seed}/{block}", attempt)
         for block in blocks
-        for attempt in (paper, *([study.stronger] if seed == 0 and block in STRONG.get(part, ()) else []))
+        for attempt in (paper, *([study.stronger] if block in strong else []))
     ]
     if not study.open_ones((key, attempt) for _, key, attempt in work):
         return

@@ -44,7 +44,7 @@ def parts_of(folder: Path, name: str) -> list[Row]:
 
 
 def longer_finals(folder: Path) -> dict[str, Row]:
-    """The trained control again, by ``control_longer.py``, as far as it was run."""
+    """The trained control again, by ``control_longer.py``."""
     return {row["case"]: row for row in parts_of(folder, "control_longer") if row.get("kind") == "final"}
 
 
@@ -57,9 +57,9 @@ def longest_batches(folder: Path) -> dict[str, Row]:
 
 
 def control_passed(folder: Path) -> bool:
-    """Both forms of ResNet18, untrained, in inference mode, reach the bar."""
-    won = finals(folder)
-    return all(gates.control(won[f"{form} untrained"]["psnr"]).passed for form in ("post", "pre"))
+    """Both forms of ResNet18 in inference mode reach the bar, untrained and trained."""
+    best = finals(folder) | longer_finals(folder)
+    return all(gates.control(row["psnr"]).passed for row in best.values())
 
 
 def gate_rows(folder: Path) -> list[tuple[str, str, Row]]:
@@ -67,7 +67,16 @@ def gate_rows(folder: Path) -> list[tuple[str, str, Row]]:
     found: list[tuple[str, str, Row]] = []
     parts = {
         name: parts_of(folder, name)
-        for name in ("control", "control_longer", "train_mode", "starts", "stems", "small", "large")
+        for name in (
+            "control",
+            "control_longer",
+            "train_mode",
+            "train_mode_longer",
+            "starts",
+            "stems",
+            "small",
+            "large",
+        )
     }
     parts |= {
         "shared_statistics_longer": list(longest_batches(folder).values()),
@@ -77,7 +86,7 @@ def gate_rows(folder: Path) -> list[tuple[str, str, Row]]:
         for row in rows:
             if row.get("kind") == "trial":
                 continue
-            found += [(part, row["unit"], gate) for gate in row.get("gates", [])]
+            found += [(part, row["unit"], gate) for gate in row.get("gates", []) if gate["gate"] != gates.CONVERGED]
             if "mismatch" in row:
                 ends = row["mismatch"] if isinstance(row["mismatch"], list) else [row["mismatch"]]
                 gate = gates.converged(max(ends), 0.0)
@@ -126,7 +135,6 @@ def claims(folder: Path) -> list[Claim]:
         worst = row["mismatch"][row["shares"].index(least) * len(row["best"][0]) :]
         return f"1 − cos {min(worst):.1g} to {max(worst):.1g}"
 
-    reached = {case: row["mean_psnr"] for case, row in again.items()}
     best = [mean(each) for each in swin["best"]]
     pairs = {row["unit"]: row["all_pairs"] for row in shared}
     post = won["post untrained"]
@@ -134,16 +142,12 @@ def claims(folder: Path) -> list[Claim]:
         Claim(
             where="Table 1",
             paper="post-activation ResNet18 in inference mode: feasible",
-            ours=f"8 images, one at a time: {post['mean_psnr']:.1f} dB untrained, {again.get('post trained', won['post trained'])['mean_psnr']:.1f} dB trained (88 %)",
-            evidence=Evidence(agrees=control and mean(post["psnr"]) > 20),
+            ours=f"8 images, one at a time: {post['mean_psnr']:.1f} dB untrained, {again['post trained']['mean_psnr']:.1f} dB trained (87 %)",
+            evidence=Evidence(agrees=control),
             confidence="high",
             note="This is also the positive control of the page. Settings were chosen on other images. The cosine over all parameters, with "
-            "total variation 0.003 untrained; trained networks need 0.1 and a cosine that weighs long gradients less. "
-            + (
-                "After training the bar of 20 dB is missed in both forms, so negatives on trained networks stay *not reached*."
-                if not again
-                else f"Again with longer searches: {', '.join(f'{case} {value:.1f} dB' for case, value in reached.items())}."
-            ),
+            "total variation 0.003 untrained; for trained networks a cosine that weighs long gradients less, along the gradient at the output, with total variation that falls "
+            f"from 0.3 to 0.01. Pre-activation, trained: {again['pre trained']['mean_psnr']:.1f} dB, painted by an untrained network. Before these parts trained networks ended at 18 dB.",
         ),
         Claim(
             where="Table 1, Fig. 2",

@@ -13,8 +13,9 @@ paints noise last. Settings are tried on the other four images; the best gets al
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from leakgauge.core import Mode
 from reproductions.common import gates, runner
 from reproductions.common.runner import Options, Part, Rows, run_part
 from reproductions.practical_feasibility import control
@@ -40,33 +41,56 @@ def run(options: Options, results: Rows, *, forms: tuple[str, ...] = FORMS) -> N
     others = control.targets(options, 1, 1 if options.quick else control.TUNED_ON)
     results.keep("truth", images[0])
     for form in forms:
-        attack(form, images, others, options, results)
+        attack(Case(form), images, others, options, results)
     if any(not results.has(f"final {form}") for form in FORMS):
         results.wait("the other form")
 
 
-def attack(form: str, images: control.Images, others: control.Images, options: Options, results: Rows) -> None:
-    if results.has(f"final {form}"):
+@dataclass(frozen=True)
+class Case:
+    """A trained network in one mode, ``batch`` images to a gradient; its settings are tried for ``trial`` steps each, and it gets
+    no fewer than ``least``."""
+
+    form: str
+    mode: Mode = "eval"
+    batch: int = 1
+    settings: tuple[Setting, ...] = SETTINGS
+    trial: int = TRIAL
+    least: int = LEAST
+
+    @property
+    def name(self) -> str:
+        return self.form + ("" if self.mode == "eval" else f", {self.mode} mode, batch {self.batch}")
+
+
+def attack(case: Case, images: control.Images, others: control.Images, options: Options, results: Rows) -> None:
+    """Tries the settings on other images, then gives the best one all the time that is left."""
+    if results.has(f"final {case.name}"):
         return
-    victim = control.victim_of(f"{form} trained", options, results)
-    case = {"case": f"{form} trained"}
-    for setting in SETTINGS:
-        unit = f"trial {form} {setting.key}"
+    victim = control.victim_of(f"{case.form} trained", options, results, mode=case.mode)
+    about = {"case": f"{case.form} trained"}
+    for setting in case.settings:
+        unit = f"trial {case.name} {setting.key}"
         if not results.has(unit):
-            steps = 4 if options.quick else TRIAL
-            row, _ = control.measure(victim, others, setting, steps=steps, restarts=1, seed=options.seed)
-            results.add(unit, {"kind": "trial", **case, **row})
-    tried = {setting: results.done[f"trial {form} {setting.key}"]["mean_psnr"] for setting in SETTINGS}
+            steps = 4 if options.quick else case.trial
+            row, _ = control.measure(
+                victim, others, setting, steps=steps, restarts=1, seed=options.seed, batch=case.batch
+            )
+            results.add(unit, {"kind": "trial", **about, **row})
+    tried = {setting: results.done[f"trial {case.name} {setting.key}"]["mean_psnr"] for setting in case.settings}
     chosen = max(tried, key=tried.__getitem__)
-    wanted, least = (6, 6) if options.quick else (STEPS, LEAST)
-    steps = min(wanted, control.affordable(options, victim, images, chosen, restarts=RESTARTS))
+    wanted, least = (6, 6) if options.quick else (STEPS, case.least)
+    afforded = control.affordable(options, victim, images, chosen, restarts=RESTARTS, batch=case.batch)
+    steps = min(wanted, afforded)
     if steps < least:
-        results.wait(f"final {form}")
+        results.wait(f"final {case.name}")
         return
-    row, kept = control.measure(victim, images, chosen, steps=steps, restarts=RESTARTS, seed=options.seed)
-    checks = [gates.control(row["psnr"]), gates.converged(max(row["mismatch"]), 0.0)]
-    made = {"kind": "final", **case, **row, "gates": [check.row() for check in checks]}
-    results.add(f"final {form}", made, pictures={f"final {form}": kept})
+    row, kept = control.measure(
+        victim, images, chosen, steps=steps, restarts=RESTARTS, seed=options.seed, batch=case.batch
+    )
+    checks = [gates.control(row["psnr"])] if case.mode == "eval" else []
+    made = {"kind": "final", **about, **row, "gates": [check.row() for check in checks]}
+    results.add(f"final {case.name}", made, pictures={f"final {case.name}": kept})
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from reproductions.common.scripts import run_scripts
 
 PARTS = (
-    "freeze_thresholds", "freeze_layout", "control", "control_longer", "train_mode", "accuracy", "starts", "stems",
-    "shared_statistics", "small", "large", "detection",
+    "freeze_thresholds", "freeze_layout", "control", "control_longer", "train_mode", "train_mode_longer", "accuracy",
+    "starts", "stems", "shared_statistics", "small", "large", "detection",
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -36,26 +36,31 @@ def control() -> str:
         "mean",
         "SSIM",
     ]
-    rows += read(RESULTS / "control_longer.jsonl") if (RESULTS / "control_longer.jsonl").is_file() else []
-    both = [*finals(RESULTS).items(), *((f"{case}, again", row) for case, row in longer_finals(RESULTS).items())]
+    again = read(RESULTS / "control_longer.jsonl")
+    both = [
+        *((case, row, rows) for case, row in finals(RESULTS).items()),
+        *((f"{case}, again", row, again) for case, row in longer_finals(RESULTS).items()),
+    ]
     lines = [
         [
             case,
             row["setting"],
-            str(sum(r.get("kind") == "trial" and r["case"] == row["case"] for r in rows)),
+            str(sum(r.get("kind") == "trial" and r["case"] == row["case"] for r in tried)),
             str(row["steps"]),
             str(row["restarts"]),
             ", ".join(f"{value:.1f}" for value in row["psnr"]),
             f"**{row['mean_psnr']:.1f}**",
             f"{mean(row['ssim']):.2f}",
         ]
-        for case, row in both
+        for case, row, tried in both
     ]
     return "\n\n".join(
         [
-            measured_on(RESULTS / "control.jsonl"),
+            f"{measured_on(RESULTS / 'control.jsonl')} The last two: {measured_on(RESULTS / 'control_longer.jsonl')}",
             page.table(heads, lines),
             "![Originals and reconstructions](results/control.png)",
+            "After training, again:",
+            "![Originals and reconstructions of the last two lines](results/control_longer.png)",
         ]
     )
 
@@ -136,8 +141,9 @@ def draw() -> None:
         for k, v in read_pictures(RESULTS, path.stem).items()
     }
     won = {case: f"final {case} {row['setting']}" for case, row in finals(RESULTS).items()}
-    again = {f"{case}, again": f"final {case.split()[0]}" for case in longer_finals(RESULTS)}
-    _lines("control", kept["control"] | read_pictures(RESULTS, "control_longer"), won | again)
+    _lines("control", kept["control"], won)
+    again = {case: f"final {case.split()[0]}" for case in longer_finals(RESULTS)}
+    _lines("control_longer", read_pictures(RESULTS, "control_longer"), again)
     rows = [row for row in read(RESULTS / "train_mode.jsonl") if "psnr" in row]
     _lines("train_mode", kept["train_mode"], {f"{row['case']}, batch {row['batch']}": row["unit"] for row in rows})
     _lines(SHARED, kept[SHARED], {case: case for case in shared_statistics.CASES}, side=48)

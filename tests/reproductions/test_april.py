@@ -5,6 +5,7 @@ import math
 import runpy
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 import torch
 from PIL import Image
 
+from leakgauge.attacks.april import PositionEmbedding
+from leakgauge.inversion import L2, Cosine, Steady
 from reproductions.april import architecture_a, claims, positions, study, table1, table1_settings, training
 from reproductions.common.runner import Rows, measured_on, read
 
@@ -97,6 +100,20 @@ def test_errors_are_compared_image_by_image_and_in_both_units():
     assert table1.closer(torch.tensor([1.0, 2.0, 9.0, 9.0]), torch.tensor([1.0, 3.0, 1.0])) == "1 of 3, 1 ties"
     # the means of Table 1 against the paper's, if its images are standardised
     assert table1.standardised("mnist", torch.tensor([4.34e-3])) == pytest.approx(0.0457, abs=1e-4)
+
+
+def test_a_weight_of_its_own_for_each_image_is_the_same_in_one_batch():
+    options = study.Options(quick=True, device=CPU, out=Path(), images=2)
+    kind = table1.DATA_SETS["cifar10"]
+    images, _ = table1.split(kind, options)
+    victim, _ = table1.attacked(kind, images, options)
+    seen = study.observed(victim, images)
+    attack = table1_settings.Cell("april", 2, 0.3, Steady(), "‖g‖²").matching(4)
+    for one, found in zip(seen, attack.many(victim, seen), strict=True):
+        square = sum(float(value.double().square().sum()) for value in one.signal.values())
+        alone = replace(attack, objective=L2() + square * Cosine(weights=PositionEmbedding()))(victim, one)
+        assert found.loss == pytest.approx(alone.loss, rel=1e-4)
+        torch.testing.assert_close(found.x, alone.x, atol=1e-3, rtol=0)
 
 
 def test_one_data_set_done_does_not_end_the_other(tmp_path, monkeypatch, capsys):

@@ -15,6 +15,7 @@ from leakgauge.channels import Gradient
 from leakgauge.core import Labels, Pixels, Size, Victim, share
 from leakgauge.data.embedded import photographs
 from leakgauge.inversion import Cosine
+from leakgauge.inversion.latent import SPREAD
 from reproductions.common import gates
 from reproductions.common.networks import ResNet18
 from reproductions.common.runner import Options, Rows, measured_on, read
@@ -29,7 +30,9 @@ from reproductions.practical_feasibility import (
     stems,
     tables,
     train_mode,
+    train_mode_longer,
 )  # fmt: skip
+from reproductions.practical_feasibility.image_network import ImageNetwork
 from reproductions.practical_feasibility.networks import Network
 from reproductions.practical_feasibility.optimizers import Muon, Nesterov
 from reproductions.practical_feasibility.setting import RESULTS
@@ -49,10 +52,10 @@ def test_a_figure_whose_pictures_are_not_here_stays_as_it_is(tmp_path, monkeypat
 
 
 def test_the_positive_control_passed_on_images_that_chose_nothing():
-    won = claims.finals(RESULTS)
+    won = claims.finals(RESULTS) | claims.longer_finals(RESULTS)
     assert claims.control_passed(RESULTS)
-    for form in ("post", "pre"):
-        row = won[f"{form} untrained"]
+    assert set(won) == set(control.CASES)
+    for row in won.values():
         assert gates.control(row["psnr"]).passed
         assert len(row["psnr"]) == control.IMAGES
         assert not gates.void(row["alive"])
@@ -61,11 +64,13 @@ def test_the_positive_control_passed_on_images_that_chose_nothing():
     assert not torch.equal(reported, tuned_on)
 
 
-@pytest.mark.parametrize("part", [control, control_longer, stems, train_mode, starts])
+@pytest.mark.parametrize("part", [control, control_longer, stems, train_mode, train_mode_longer, starts])
 def test_a_quick_control_runs_and_resumes(part, tmp_path, monkeypatch):
     monkeypatch.setattr(control, "UNTRAINED", control.UNTRAINED[:2])
     monkeypatch.setattr(control, "TRAINED", control.TRAINED[:2])
     monkeypatch.setattr(control, "FINALISTS", 1)
+    monkeypatch.setattr(train_mode_longer, "SETTINGS", train_mode_longer.SETTINGS[1:2])
+    monkeypatch.setattr(train_mode_longer, "FORMS", ("post",))
     networks = {"networks": ("swin_t",)} if part is starts else {}
     kind = starts.Options if part is starts else Options
     options = kind(quick=True, device=torch.device("cpu"), out=tmp_path, **networks)
@@ -86,6 +91,32 @@ def test_the_plain_power_is_the_cosine_over_all_parameters():
     plain = control.replace(attack, objective=Cosine())
     ours, theirs = (one.many(victim, seen) for one in (attack, plain))
     assert [a.loss for a in ours] == pytest.approx([b.loss for b in theirs], abs=1e-6)
+
+
+def test_an_image_network_is_the_usual_modules_with_each_rows_weights():
+    """Against torch's own layers, the weights of one row copied into them."""
+    small = ImageNetwork(width=6, depth=2, inputs=4, side=16)
+    weights = torch.randn(3, small.size, generator=torch.Generator().manual_seed(0)) * SPREAD
+    made = small(weights)
+    x = torch.rand(1, 4, 16, 16, generator=torch.Generator().manual_seed(0)) - 0.5
+    left = weights[1]
+    for number, (before, after) in enumerate([(4, 6), (6, 6), (6, 6), (6, 6), (6, 3)]):
+        last, side = number == 4, 1 if number == 4 else 3
+        layer = torch.nn.Conv2d(
+            before, after, side, stride=2 if number < 2 else 1, padding=side // 2, padding_mode="reflect", bias=False
+        )
+        count = layer.weight.numel()
+        values, shift, gain, left = left.split([count, after, after, len(left) - count - 2 * after])
+        layer.weight.data = values.view_as(layer.weight) / SPREAD * ((1 if last else 2) / (before * side**2)) ** 0.5
+        x = layer(torch.nn.Upsample(scale_factor=2, mode="bilinear")(x) if number in (2, 3) else x)
+        if last:
+            x = (x + shift.view(1, -1, 1, 1)).sigmoid()
+        else:
+            norm = torch.nn.InstanceNorm2d(after, affine=True)
+            norm.weight.data, norm.bias.data = 1 + gain, shift
+            x = torch.nn.functional.leaky_relu(norm(x), 0.2)
+    assert not len(left)
+    torch.testing.assert_close(made[1:2], x.detach(), atol=1e-5, rtol=1e-5)
 
 
 def test_steps_that_fit_do_not_count_the_start_for_every_step():
