@@ -21,7 +21,7 @@ from leakgauge.audit.text_record import TextFacts
 from leakgauge.audit.typed import Misfit, typed
 from leakgauge.audit.verdict import Outcome, Verdict
 from leakgauge.channels.facts import LocalTraining
-from leakgauge.core import Assumption, Kind, Raced
+from leakgauge.core import Assumption, Kind, Learned, Raced
 from leakgauge.data.facts import USUAL, DataFacts
 from leakgauge.errors import BadInput
 
@@ -101,7 +101,8 @@ class Record:
     attack can exceed; if there is none, ``unbounded`` says why, where that is known. ``certified`` says of each image, in the order of
     the pictures, whether the attack certified it exact without the truth; it is empty where the attack has no certificates.
     ``identifiable`` says which directions of the images what was shared determines, where that was measured. ``text`` is what was found
-    of sentences; such a record has no scores of images. On disk each score is
+    of sentences; such a record has no scores of images. ``learned`` is what a prior of the adversary learned and cannot make, where the
+    attack has one; what it makes by itself is the picture ``prior``. On disk each score is
     ``{"mean", "min", "max", "per_image": [...]}``, and ``local`` is the local training that the case describes.
     """
 
@@ -143,6 +144,7 @@ class Record:
     certified: tuple[bool, ...] = ()
     identifiable: Identifiable | None = None
     text: TextFacts | None = None
+    learned: Learned | None = None
     format: int = FORMAT
 
     def __post_init__(self) -> None:

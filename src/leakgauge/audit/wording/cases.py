@@ -62,6 +62,32 @@ def identifiable(record: Record) -> str:
     )
 
 
+def learned(record: Record) -> str:
+    """What the adversary's prior learned, and what it cannot make; empty where the attack has none.
+
+    >>> from types import SimpleNamespace
+    >>> from leakgauge.core import Learned
+    >>> said = learned(SimpleNamespace(learned=Learned(900, 47, 1000, (0.3, 0.7), (0.05, 0.2), 1.1)))
+    >>> said.split(". ")[1]
+    'Of the variance of 47 others, 5 % at 30 % noise, 20 % at 70 % noise stays unexplained'
+    """
+    found = record.learned
+    if found is None:
+        return ""
+    shares = [f"{share:.0%} at {level:.0%} noise" for level, share in zip(found.levels, found.unexplained, strict=True)]
+    new = "they are not copies" if found.copies >= COPIES else "some may be copies"
+    said = (
+        f"The prior learned from {plural(found.images, 'public image')}. Of the variance of {found.held_out} others, "
+        f"{', '.join(shares)} stays unexplained. Its own samples are {found.copies:.2f} times as far from the nearest image that it "
+        f"learned from as new images are: {new}."
+    )
+    return said.replace("%", " %")
+
+
+COPIES = 0.5
+"""From this relative distance to the nearest training image on, samples do not count as copies."""
+
+
 @dataclass(frozen=True)
 class Ending:
     """How a set-up ended: a key for style sheets, a badge and what it means."""
