@@ -288,7 +288,7 @@ class Run:
             )
             self.pictures[known] = (images.clamp(0, 1) * 255).round().byte().cpu().numpy()
             file = out / f"pictures_{self.given.studies[0]}.npz"
-            np.savez_compressed(out / "part.npz", **self.pictures)
+            np.savez_compressed(out / "part.npz", allow_pickle=False, **self.pictures)
             (out / "part.npz").replace(file)
 
     def compared(self, study: str, scene: Scene, kind: str = "all", *, restarts: int = 32) -> None:

@@ -11,7 +11,7 @@ from leakgauge.audit.findings import (
     EXPLAINED,
     MISFIT,
 )
-from leakgauge.audit.phrasing import duration, number, plural
+from leakgauge.audit.phrasing import duration, number, plural, thousands
 from leakgauge.audit.questions.answers import Waiting
 from leakgauge.audit.questions.updates import GUIDED, Explanation
 from leakgauge.audit.records import Record
@@ -77,7 +77,7 @@ def learned(record: Record) -> str:
     shares = [f"{share:.0%} at {level:.0%} noise" for level, share in zip(found.levels, found.unexplained, strict=True)]
     new = "they are not copies" if found.copies >= COPIES else "some may be copies"
     said = (
-        f"The prior learned from {plural(found.images, 'public image')}. Of the variance of {found.held_out} others, "
+        f"The prior learned from {thousands(found.images)} public images. Of the variance of {thousands(found.held_out)} others, "
         f"{', '.join(shares)} stays unexplained. Its own samples are {found.copies:.2f} times as far from the nearest image that it "
         f"learned from as new images are: {new}."
     )
