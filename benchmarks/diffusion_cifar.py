@@ -59,7 +59,8 @@ def pack(data: Path, out: Path, *, public: int, other: int, weights: bool = True
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     rows = {"attacked": order[:ATTACKED], "tuned_on": order[-TUNED_ON:], "pool": order[1000 : 1000 + POOL]}
     arrays = {f"{name}_x": (x[own] * 255).round().byte().numpy() for name, own in rows.items()}
-    np.savez_compressed(out / "drawn.npz", **arrays, **{f"{name}_y": y[own].numpy() for name, own in rows.items()})
+    arrays |= {f"{name}_y": y[own].numpy() for name, own in rows.items()}
+    np.savez_compressed(out / "drawn.npz", allow_pickle=False, **arrays)
     if public:
         cut_sheets(data / "cifar10_train_a.zip", out / "cifar10_train.zip", public)
     if other:

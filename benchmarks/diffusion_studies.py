@@ -288,7 +288,7 @@ class Run:
             )
             self.pictures[known] = (images.clamp(0, 1) * 255).round().byte().cpu().numpy()
             file = out / f"pictures_{self.given.studies[0]}.npz"
-            np.savez_compressed(out / "part.npz", **self.pictures)
+            np.savez_compressed(out / "part.npz", allow_pickle=False, **self.pictures)
             (out / "part.npz").replace(file)
 
     def compared(self, study: str, scene: Scene, kind: str = "all", *, restarts: int = 32) -> None:
@@ -433,25 +433,36 @@ def prior_of(kind: str) -> Callable[[Run], None]:
 def _ranks(run: Run) -> None:
     """Ranks of the pictures that studies left in ``--out``, by correlation, by the features of the other network and by LPIPS."""
     lpips, out = load_lpips(), run.given.out
-    pool, lines = run.drawn.pool, []
+    judges = {depth: run.network(depth) for depth in (20, 56)}
+    known: dict[tuple[object, bytes], Tensor] = {}
+
+    def once(name: object, vectors: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+        """The vectors of these images; the candidates are the same for many pictures, and a network need see them only once."""
+        at = (name, images.numpy().tobytes())
+        if at not in known:
+            known[at] = vectors(images.float())
+        return known[at]
+
+    def features(depth: int) -> Callable[[Tensor, Tensor], Tensor]:
+        judge, space = judges[depth]
+
+        @torch.no_grad()
+        def seen(images: Tensor) -> Tensor:
+            return torch.nn.functional.normalize(judge.features(space.encode(images)))
+
+        return lambda a, b: once(depth, seen, a) @ once(depth, seen, b).T
+
+    lines: list[dict[str, object]] = []
     for file in sorted(out.glob("pictures_*.npz")):
         with np.load(file, allow_pickle=False) as kept:
             for name in kept.files:
                 made = torch.from_numpy(kept[name]).float() / 255
                 truth = run.drawn.attacked[0][: len(made)]
-                judge, space = run.network(20 if " 56 " in f" {name} " else 56)
-
-                def features(a: Tensor, judge: CifarResNet = judge, space: Pixels = space) -> Tensor:
-                    with torch.no_grad():
-                        return torch.nn.functional.normalize(judge.features(space.encode(a)))
-
-                kinds: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-                    "correlation": normalised_correlation,
-                    "features": lambda a, b, f=features: f(a) @ f(b).T,
-                }
+                kinds = {"correlation": normalised_correlation, "features": features(20 if " 56 " in name else 56)}
                 if lpips is not None:
-                    kinds["lpips"] = lambda a, b: torch.stack([-lpips(one.expand_as(b).contiguous(), b) for one in a])
-                each = {kind: rank(made, truth, pool, alike=alike).tolist() for kind, alike in kinds.items()}
+                    look = lpips.vectors
+                    kinds["lpips"] = lambda a, b, look=look: -torch.cdist(once("l", look, a), once("l", look, b))
+                each = {kind: rank(made, truth, run.drawn.pool, alike=alike).tolist() for kind, alike in kinds.items()}
                 first = {kind: sum(r == 1 for r in values) for kind, values in each.items()}
                 lines.append({"pictures": name, "file": file.name, "images": len(made), "rank_1": first, "ranks": each})
                 print(name, first, flush=True)

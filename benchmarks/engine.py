@@ -28,7 +28,7 @@ from leakgauge.engine import TF32, BFloat16, Exact, Observed, Precision
 from leakgauge.inversion import L2, Adam, Cosine, Descent, Sign
 from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.search import Problem, Search
-from leakgauge.inversion.solvers import Mover
+from leakgauge.inversion.solvers import Mover, Moving
 from leakgauge.inversion.terms import Term
 from leakgauge.models.vit import ViT
 from reproductions.common.networks.resnet import ResNet18
@@ -148,7 +148,8 @@ def our_search(victim: Victim, observed: Observed, y: Tensor, distance: str, row
     def eager() -> None:
         torch.autograd.grad(search.objective(x, None, slice(None)).sum(), x)
 
-    return Ours(solver.begin(x, None, search.losses, victim.space), eager, "; ".join(search.notes))
+    given = Moving(x=x, losses=search.losses, space=victim.space, draws=problem.draws)
+    return Ours(solver.begin(given), eager, "; ".join(search.notes))
 
 
 def our_step(

@@ -20,6 +20,8 @@ from leakgauge.channels import Gradient
 from leakgauge.core import Victim
 from leakgauge.engine import ByRules, Exact, Reference, Replayer
 from leakgauge.inversion import L1, L2, Adam, Cosine, Descent, TotalVariation
+from leakgauge.inversion.draws import Draws
+from leakgauge.inversion.solvers import Moving
 from leakgauge.inversion.terms import Candidate, Term
 
 TERMS: dict[str, Term] = {"cosine": Cosine(), "l2": L2(), "l1": L1()}
@@ -32,7 +34,7 @@ def final(victim: Victim, replay: Replayer, start: Tensor, y: Tensor, steps: int
     def losses(candidates: Tensor, logits: Tensor | None, rows: object) -> Tensor:
         return objective(Candidate(candidates, victim, replay(candidates, y)))
 
-    move = Descent(Adam(0.01), steps).begin(x, None, losses, victim.space)
+    move = Descent(Adam(0.01), steps).begin(Moving(x=x, losses=losses, space=victim.space, draws=Draws.of(len(x))))
     for number in range(steps):
         move(number)
     return victim.space.decode(x.detach())

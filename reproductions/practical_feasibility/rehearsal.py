@@ -24,7 +24,7 @@ from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.known_targets import has_structured_targets, with_known_targets
 from leakgauge.inversion.labels import batch_size, class_labels
 from leakgauge.inversion.search import Problem, Search
-from leakgauge.inversion.solvers import Schedule
+from leakgauge.inversion.solvers import Moving, Schedule
 from leakgauge.inversion.terms import Candidate, Sum, Term
 
 WARM, TIMED = 12, 20
@@ -140,7 +140,8 @@ class Rehearsal:
         if fitting < len(self.x):
             raise torch.OutOfMemoryError(f"{len(self.x)} candidates do not fit into memory together, only {fitting} do")
         solver = replace(matching.solver, optimizer=self.rate, schedule=self.rate, steps=1)
-        self.move = solver.begin(self.x, None, self.search.losses, victim.space, self.problem.draws)
+        given = Moving(x=self.x, losses=self.search.losses, space=victim.space, draws=self.problem.draws)
+        self.move = solver.begin(given)
 
     def _objective(self, rows: slice) -> Term:
         """Of some rows: what compares gradients, and the priors with these rows' weights."""

@@ -17,6 +17,8 @@ from leakgauge.engine import ByRules, Observed, Reference, VmapReplay, choose, m
 from leakgauge.engine.rules.products import compare_product
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import L1, L2, Adam, Cosine, Descent, Halving, Matching, TotalVariation, search
+from leakgauge.inversion.draws import Draws
+from leakgauge.inversion.solvers import Moving
 from leakgauge.inversion.terms import Candidate
 from reproductions.common.networks.resnet import ResNet18
 
@@ -196,9 +198,11 @@ def double(victim: Victim) -> Victim:
 def final(victim: Victim, replay, start: Tensor, y: Tensor) -> Tensor:
     x = start.clone().requires_grad_()
     objective = Cosine() + 0.01 * TotalVariation()
-    move = Descent(Adam(0.05), 50).begin(
-        x, None, lambda c, logits, rows: objective(Candidate(c, victim, replay(c, y))), victim.space
-    )
+
+    def losses(c, logits, rows):
+        return objective(Candidate(c, victim, replay(c, y)))
+
+    move = Descent(Adam(0.05), 50).begin(Moving(x=x, losses=losses, space=victim.space, draws=Draws.of(len(x))))
     for number in range(50):
         move(number)
     return victim.space.decode(x.detach())

@@ -10,6 +10,7 @@ from leakgauge.core import Pixels
 from leakgauge.errors import BadInput
 from leakgauge.inversion import Adam, CosineDecay, Descent, Latent
 from leakgauge.inversion.draws import Draws
+from leakgauge.inversion.solvers import Moving
 
 SPACE = Pixels((1, 2, 3), mean=(0.25,), std=(0.5,))
 SIZE = 4
@@ -46,7 +47,8 @@ def searched(solver: Latent, target: Tensor, *, draws: Draws | None = None) -> t
         seen.append(x.detach().clone())
         return (x - target).square().flatten(1).sum(1)
 
-    move = solver.begin(torch.zeros_like(target).requires_grad_(), None, losses, SPACE, draws)
+    start = torch.zeros_like(target).requires_grad_()
+    move = solver.begin(Moving(x=start, losses=losses, space=SPACE, draws=draws or Draws.of(len(target))))
     for number in range(solver.steps):
         move(number)
     move.judge()
@@ -98,6 +100,9 @@ def test_what_cannot_be_is_refused(linear, target):
         Latent(linear, 0)
     with pytest.raises(BadInput, match="must not be negative"):
         Latent(linear, SIZE, weight=-1.0)
-    move = Latent(linear, SIZE).begin(target.requires_grad_(), None, lambda x, _, rows: x.flatten(1).sum(1), SPACE)
+    given = Moving(
+        x=target.requires_grad_(), losses=lambda x, _, rows: x.flatten(1).sum(1), space=SPACE, draws=Draws.of(2)
+    )
+    move = Latent(linear, SIZE).begin(given)
     with pytest.raises(BadInput, match="successive halving"):
         move.keep(1, torch.zeros(2))

@@ -2,10 +2,11 @@
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from leakgauge.channels import Features, FedAvg, Gradient
 from leakgauge.core import Pixels, share
@@ -24,6 +25,7 @@ from leakgauge.inversion import (
 )
 from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.sampling import Guided, from_space, levels, to_space
+from leakgauge.inversion.solvers import Moving
 from leakgauge.testing import tiny_case
 
 
@@ -45,10 +47,14 @@ def nothing(x, logits, rows):
     return x.new_zeros(len(x))
 
 
+def moving(start, draws=None):
+    return Moving(x=start, losses=nothing, space=Pixels(start.shape[2:]), draws=draws or Draws.of(len(start)))
+
+
 @pytest.mark.parametrize("guidance", [FixedLength(), FixedLength(through=False), Spherical(0.5)], ids=repr)
 def test_without_an_objective_it_draws_from_the_prior(guidance):
     start = torch.zeros(4, 2, 1, 20, 20)
-    mover = Sampling(Normal(), guidance, steps=200).begin(start, None, nothing, Pixels((1, 20, 20)))
+    mover = Sampling(Normal(), guidance, steps=200).begin(moving(start))
     for number in range(200):
         mover(number)
     drawn = mover.x
@@ -63,12 +69,15 @@ def guided(now=0.8, after=0.6, rows=3):
 
 
 def test_the_spherical_step_ends_on_the_sphere_of_the_sampler():
-    """σ and μ by the formulas of DDIM with η = 1, in its own notation."""
+    """μ by the posterior of DDPM (Ho et al. 2020, Eq. 7) and σ by DDIM with η = 1, of the clipped image, as in the authors' code."""
     at = guided()
     before, after = 1 - 0.8**2, 1 - 0.6**2  # ᾱ_t and ᾱ_{t−1}
+    alpha = before / after
+    image = at.clean.clamp(-1, 1)
+    assert not torch.equal(image, at.clean)
+    mean = math.sqrt(after) * (1 - alpha) / (1 - before) * image
+    mean = mean + math.sqrt(alpha) * (1 - after) / (1 - before) * at.x
     sigma = math.sqrt((1 - after) / (1 - before)) * math.sqrt(1 - before / after)
-    noise = (at.x - math.sqrt(before) * at.clean) / math.sqrt(1 - before)
-    mean = math.sqrt(after) * at.clean + math.sqrt(1 - after - sigma**2) * noise
     radius = sigma * math.sqrt(50)
     unit = at.slope / at.slope.flatten(1).norm(dim=1).view(3, 1, 1, 1, 1)
     for mixing in (0.2, 1.0):
@@ -78,6 +87,8 @@ def test_the_spherical_step_ends_on_the_sphere_of_the_sampler():
     mixed = sigma * at.noise + 0.2 * (-radius * unit - sigma * at.noise)
     mixed = mixed / mixed.flatten(1).norm(dim=1).view(3, 1, 1, 1, 1)
     assert torch.allclose(Spherical(0.2)(at), mean + radius * mixed, atol=1e-5)
+    last = replace(at, after=torch.tensor(0.0))  # no noise is left there: the image itself
+    assert torch.allclose(Spherical(0.2)(last), image, atol=1e-6)
 
 
 def test_the_step_of_fixed_length_moves_the_denoised_image_by_that_length():
@@ -188,7 +199,7 @@ def test_the_worst_restarts_give_way_to_copies_of_the_best():
     """Each observation on its own: the best half of its restarts survives, twice."""
     start = torch.zeros(8, 1, 1, 4, 4)
     solver = Annealing(Normal(), rounds=2, moves=1, select=0.5)
-    mover = solver.begin(start, None, nothing, Pixels((1, 4, 4)), Draws.of(4, observations=2))
+    mover = solver.begin(moving(start, Draws.of(4, observations=2)))
     before = mover.x.clone()
     mover.scores.copy_(torch.tensor([0.3, 0.1, 0.4, 0.2, 0.0, 0.9, 0.8, 0.1]))
     mover._select()
@@ -201,3 +212,56 @@ def test_the_worst_restarts_give_way_to_copies_of_the_best():
 def test_a_share_above_a_half_cannot_give_way():
     with pytest.raises(BadInput, match=r"between 0 and 0\.5, got 0\.7"):
         Annealing(select=0.7)
+
+
+def test_restarts_compete_in_groups():
+    """Of two groups the worse one keeps its own best, although all of the other are better."""
+    start = torch.zeros(8, 1, 1, 4, 4)
+    mover = Annealing(Normal(), rounds=2, moves=1, select=0.5, group=4).begin(moving(start))
+    before = mover.x.clone()
+    mover.scores.copy_(torch.tensor([0.3, 0.1, 0.4, 0.2, 0.9, 0.8, 0.7, 0.6]))
+    mover._select()
+    kept = [int((before == one).flatten(1).all(1).nonzero()[0]) for one in mover.x]
+    assert sorted(kept[:4]) == [1, 1, 3, 3]
+    assert sorted(kept[4:]) == [6, 6, 7, 7]
+
+
+def test_a_piece_of_an_observation_is_a_group_of_its_own():
+    """Where memory cuts the rows of an observation in two, as many rows of it as are there compete."""
+    rows = Draws.of(6, observations=2).take(slice(0, 8))
+    assert rows.observation().tolist() == [0] * 6 + [1] * 2
+    mover = Annealing(Normal(), rounds=2, moves=1, select=0.5, group=4).begin(moving(torch.zeros(8, 1, 1, 4, 4), rows))
+    assert [len(own) for own in mover._groups()] == [4, 2, 2]
+
+
+class Wide:
+    """A denoiser that can only make images of one value."""
+
+    classes = 0
+
+    def __call__(self, x, level, label=None, /):
+        return x.mean((1, 2, 3), keepdim=True).expand_as(x)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_refining_finds_what_the_prior_cannot_make_unless_it_stays_inside(inside):
+    target = torch.linspace(-0.8, 0.8, 16).view(1, 1, 4, 4)
+    judged: list[tuple[Tensor, Tensor]] = []
+
+    def losses(x, logits, rows):
+        each = (x * 2 - 1 - target).square().flatten(1).mean(1)
+        judged.append((x.detach().clone(), torch.as_tensor(range(8))[rows]))
+        return each
+
+    solver = Annealing(Wide(), rounds=3, moves=5, refine=100, inside=inside)
+    start = torch.zeros(8, 1, 1, 4, 4)
+    given = Moving(x=start, losses=losses, space=Pixels((1, 4, 4)), draws=Draws.of(8))
+    mover = solver.begin(given)
+    assert solver.steps == 115
+    for number in range(solver.steps):
+        mover(number)
+    mover.judge()
+    last, rows = judged[-1]
+    assert len(last) == len(rows) == 2  # the best quarter
+    error = float((last * 2 - 1 - target).abs().max())
+    assert (error > 0.5) if inside else (error < 0.05)

@@ -13,6 +13,7 @@ from leakgauge.core import Pixels
 from leakgauge.errors import BadInput
 from leakgauge.inversion import LBFGS, Adam, AdamW, CosineDecay, Descent, Sign, Steady, StepDecay
 from leakgauge.inversion.draws import Draws
+from leakgauge.inversion.solvers import Moving
 
 SPACE = Pixels((1, 2, 2), bounds=(-1.0, 1.0))
 TARGET = torch.tensor([[0.9, -0.5], [3.0, 0.1]])
@@ -36,7 +37,7 @@ def solved(solver, *, logits=None):
                 kept[rows] = given_.detach()
         return quadratic(x, logits, rows)
 
-    move = solver.begin(x, logits, losses, SPACE)
+    move = solver.begin(Moving(x=x, logits=logits, losses=losses, space=SPACE, draws=Draws.of(len(x))))
     for number in range(solver.steps):
         move(number)
     move.judge()
@@ -148,7 +149,7 @@ def test_noise_of_a_step_is_as_large_as_the_learning_rate_says():
     x = torch.zeros(2, 1, 1, 2, 2, requires_grad=True)
     draws = Draws.of(2, seed=9)
     solver = Descent(Adam(0.1), 5, schedule=CosineDecay(), project=False, noise=0.3)
-    move = solver.begin(x, None, lambda x, logits, rows: 0 * x.sum((1, 2, 3, 4)), SPACE, draws)
+    move = solver.begin(Moving(x=x, losses=lambda x, logits, rows: 0 * x.sum((1, 2, 3, 4)), space=SPACE, draws=draws))
     for number in range(5):
         move(number)
     expected = sum(0.3 * 0.1 * CosineDecay()(n / 5) * draws.normal(n, x) for n in range(5))

@@ -13,7 +13,7 @@ from leakgauge.core.defaults import plain_defaults
 from leakgauge.errors import BadInput
 from leakgauge.errors.checked import checked
 from leakgauge.inversion.sampling import from_space, levels, share_of_image, to_space
-from leakgauge.priors.diffusion import denoise
+from leakgauge.priors.diffusion import denoise, gallery
 
 STEPS = 20
 """Steps of the sampler from the estimated noise down to none."""
@@ -70,6 +70,8 @@ class Denoised:
             losses=torch.cat([found.losses, found.losses.min()[None]]),
             made_by=repr(self),
             notes=(str(prior), said, *found.notes),
+            learned=prior.learned(),
+            gallery=gallery(prior),
         )
 
 

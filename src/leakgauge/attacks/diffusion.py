@@ -15,7 +15,7 @@ from leakgauge.core.examples import example
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.errors.checked import checked
 from leakgauge.inversion import Annealing, Cosine, Guided, Matching, Sampling, Strongest, infer_labels
-from leakgauge.priors import Diffusion, fit_diffusion, load_diffusion
+from leakgauge.priors import Diffusion, fit_diffusion, gallery, load_diffusion
 from leakgauge.priors.cache import cache_folder
 from leakgauge.priors.decoders import FEWEST
 
@@ -136,7 +136,16 @@ class WithDiffusion:
             found = [self._guided(matching)(victim, one, seed=seed) for one in seen]
         else:
             found = matching.many(victim, seen, seed=seed)
-        return [replace(one, made_by=repr(self), notes=(str(prior), *one.notes)) for one in found]
+        return [
+            replace(
+                one,
+                made_by=repr(self),
+                notes=(str(prior), *one.notes),
+                learned=prior.learned(),
+                gallery=gallery(prior),
+            )
+            for one in found
+        ]
 
     def objective_at(self, victim: Victim, seen: Observation, x: Tensor, y: Tensor, /, *, seed: int = 0) -> float:
         """The objective of one candidate; the prior restricts where it is searched, not what it is."""

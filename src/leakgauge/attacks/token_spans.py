@@ -163,7 +163,9 @@ def _answer(spans: Spans, sets: Sequence[Tensor], found: Found, size: int, *, gu
     shown = order[:size]
     exact = all(found.fits[k] for k in shown) and not (guess or found.crowded) and len(order) <= size
     whole = exact and explains(level.span, torch.cat([vectors[k] for k in shown]))
-    clear = all(one.span.clear for one in (*spans.tokens, level)) or not spans.coarse  # otherwise noise may hide how a sentence goes on
+    clear = (
+        all(one.span.clear for one in (*spans.tokens, level)) or not spans.coarse
+    )  # otherwise noise may hide how a sentence goes on
     likely = exact and clear and level.span.chance(torch.cat([vectors[k] for k in shown])) * found.tested <= CHANCE
     rows = [_padded(found.ids[k], length, filler) for k in shown]
     sure = [

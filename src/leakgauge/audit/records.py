@@ -23,7 +23,7 @@ from leakgauge.audit.text_record import TextFacts
 from leakgauge.audit.typed import Misfit, typed
 from leakgauge.audit.verdict import Outcome, Verdict
 from leakgauge.channels.facts import LocalTraining
-from leakgauge.core import Assumption, Kind, Raced
+from leakgauge.core import Assumption, Kind, Learned, Raced
 from leakgauge.data.facts import USUAL, DataFacts
 from leakgauge.errors import BadInput
 
@@ -104,7 +104,9 @@ class Record:
     the pictures, whether the attack certified it exact without the truth; it is empty where the attack has no certificates.
     ``identifiable`` says which directions of the images what was shared determines, where that was measured. ``text`` is what was found
     of sentences, ``table`` of rows; such a record has no scores of images. ``series`` holds the values of series, which have no pictures.
-    On disk each score is ``{"mean", "min", "max", "per_image": [...]}``, and ``local`` is the local training that the case describes.
+    ``learned`` is what a prior of the adversary learned and cannot make, where the attack has one; what it makes by itself is the picture
+    ``prior``. On disk each score is ``{"mean", "min", "max", "per_image": [...]}``, and ``local`` is the local training that the case
+    describes.
     """
 
     key: str
@@ -147,6 +149,7 @@ class Record:
     text: TextFacts | None = None
     series: SeriesFacts | None = None
     table: TableFacts | None = None
+    learned: Learned | None = None
     format: int = FORMAT
 
     def __post_init__(self) -> None:

@@ -274,7 +274,9 @@ def _judged(
         control=result.control,
         bound=result.bound if isinstance(result.bound, Bound) else None,
         unbounded=None if isinstance(result.bound, Bound) else result.bound,
-        pictures={} if isinstance(victim.space, Series) else save_pictures(case, result.images, folder),
+        pictures={}
+        if isinstance(victim.space, Series)
+        else save_pictures(case, {**result.images, **_by_prior(result.reconstruction)}, folder),
         series=series_facts(result.images, victim.space.bounds) if isinstance(victim.space, Series) else None,
         **_said_by_attack(case, victim, result.reconstruction, folder, order=result.order),
     )
@@ -290,9 +292,15 @@ def _said_by_attack(
         "label_accuracy": found.label_accuracy,
         "certified": _in_order(certified_samples(found), order),
         "raced": found.raced,
+        "learned": found.learned,
         "curve": _curve(found.trace),
         "progress": _progress(case, victim, found.trace, folder, order=order),
     }
+
+
+def _by_prior(found: Reconstruction) -> dict[str, Tensor]:
+    """What the adversary's prior makes by itself, as a picture to be saved."""
+    return {} if found.gallery is None else {"prior": found.gallery}
 
 
 def _in_order(certified: Sequence[bool], order: Tensor | None) -> tuple[bool, ...]:
@@ -477,7 +485,7 @@ def _attack_captured(
             victim=facts,
             assumptions=assumed(attack, seen),
             verdict=judge_certified(certified_samples(found), assumed(attack, seen)),
-            pictures=save_pictures(case, shown, folder),
+            pictures=save_pictures(case, {**shown, **_by_prior(found)}, folder),
             **_said_by_attack(case, victim, found, folder),
         )
     np.savez_compressed(folder / CAPTURED_IMAGES, images=images.numpy())

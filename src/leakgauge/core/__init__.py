@@ -554,6 +554,23 @@ class Trace:
 
 
 @dataclass(frozen=True)
+class Learned:
+    """What a prior of the adversary learned from, and what it cannot make.
+
+    Of ``images`` it learned from, in ``steps`` steps. At the noise ``levels`` (shares of noise), the error of ``held_out`` images that it
+    denoises is the share ``unexplained`` of their variance. ``copies`` is the distance of its own samples to the nearest image that it
+    learned from, divided by that of held-out images: far below 1 they are copies.
+    """
+
+    images: int
+    held_out: int
+    steps: int
+    levels: tuple[float, ...]
+    unexplained: tuple[float, ...]
+    copies: float
+
+
+@dataclass(frozen=True)
 class Raced:
     """One run of an attack that tries several: what it is called, how many replays it took, and how well the result explains the
     observation (``mismatch``: 0 is fully; None where that cannot be computed). ``unseen`` is the mismatch of the tensors that this run was
@@ -580,6 +597,7 @@ class Reconstruction:
     ``certified`` (batch,) marks samples of ``x`` that the attack checked to be exact, without the truth; None if it has no such check.
     ``confidence`` (batch, columns) is how sure the attack is of each cell of a table, from 0 to 1; None if it does not say.
     An attack that tries several others says which ``raced`` and ``by`` which one this is; the null run is that one's.
+    ``learned`` is what an attack with a prior learned, and ``gallery`` (N, C, H, W), in [0, 1], what that prior makes by itself.
     """
 
     x: Tensor
@@ -597,6 +615,8 @@ class Reconstruction:
     by: Attack | None = None
     certified: Tensor | None = None
     confidence: Tensor | None = None
+    learned: Learned | None = None
+    gallery: Tensor | None = None
 
     @classmethod
     def single(

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from leakgauge.core import Space
 from leakgauge.errors import BadInput
-from leakgauge.inversion.draws import Draws
-from leakgauge.inversion.solvers import Descent, Losses, Mover, Rows
+from leakgauge.inversion.solvers import Descent, Mover, Moving, Rows
 
 SPREAD = 0.1
 """Deviation of the initial latents: near the generator's mean, where every direction is still open."""
@@ -48,36 +46,26 @@ class Latent:
     def together(self) -> bool:
         return True
 
-    def begin(
-        self,
-        x: Tensor,
-        logits: Tensor | None,
-        losses: Losses,
-        space: Space,
-        draws: Draws | None = None,
-        labels: Tensor | None = None,
-    ) -> Mover:
-        return _LatentMover(self, x, logits, losses, space, draws or Draws.of(len(x)))
+    def begin(self, given: Moving, /) -> Mover:
+        return _LatentMover(self, given)
 
 
 class _LatentMover:
-    def __init__(
-        self, of: Latent, x: Tensor, logits: Tensor | None, losses: Losses, space: Space, draws: Draws
-    ) -> None:
-        self.of, self.logits, self.losses, self.space, self.draws = of, logits, losses, space, draws
+    def __init__(self, of: Latent, given: Moving) -> None:
+        self.of, self.given, x = of, given, given.x
         self.made = x.detach().clone()
-        z = draws.normal(0, x.new_empty(*x.shape[:2], of.size)).mul_(SPREAD).requires_grad_()
+        z = given.draws.normal(0, x.new_empty(*x.shape[:2], of.size)).mul_(SPREAD).requires_grad_()
         within = replace(of.descent, project=False)  # latents are unbounded
-        self.mover = within.begin(z, logits, self._of_latents, space, draws)
+        self.mover = within.begin(replace(given, x=z, losses=self._of_latents))
 
     @property
     def note(self) -> str:
         return self.mover.note
 
     def _of_latents(self, z: Tensor, logits: Tensor | None, rows: Rows) -> Tensor:
-        x = self.space.encode(self.of.generator(z.flatten(0, 1)).unflatten(0, z.shape[:2]))
+        x = self.given.space.encode(self.of.generator(z.flatten(0, 1)).unflatten(0, z.shape[:2]))
         self.made.copy_(x.detach())
-        return self.losses(x, logits, rows) + self.of.weight * z.square().flatten(1).mean(1)
+        return self.given.losses(x, logits, rows) + self.of.weight * z.square().flatten(1).mean(1)
 
     def __call__(self, number: int, /) -> None:
         if number < self.of.descent.steps:
@@ -87,8 +75,7 @@ class _LatentMover:
         if number == self.of.descent.steps:
             with torch.no_grad():
                 self.mover.judge()  # the last latents have not been judged yet
-            x = self.made.requires_grad_()
-            self.mover = self.of.pixels.begin(x, self.logits, self.losses, self.space, self.draws)
+            self.mover = self.of.pixels.begin(replace(self.given, x=self.made.requires_grad_()))
         self.mover(number - self.of.descent.steps)
 
     def judge(self) -> None:

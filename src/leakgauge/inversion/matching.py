@@ -35,7 +35,7 @@ from leakgauge.inversion.labels import (
 )
 from leakgauge.inversion.output_gradient import OutputGradient, along_output, output_gradient
 from leakgauge.inversion.search import Problem, Search, require_finite
-from leakgauge.inversion.solvers import Descent, Solver
+from leakgauge.inversion.solvers import Descent, Moving, Solver
 from leakgauge.inversion.starts import FromSpace, Given, NearTruth, Revealed, Start
 from leakgauge.inversion.terms import Sum, Term, couples_restarts
 
@@ -248,7 +248,16 @@ class Matching:
         steps = self.solver.steps
         drops = {} if self.halving is None else self.halving.drops(len(x), steps)
         problem = search.problem
-        move = self.solver.begin(x, logits, search.losses, victim.space, problem.draws, problem.classes())
+        move = self.solver.begin(
+            Moving(
+                x=x,
+                losses=search.losses,
+                space=victim.space,
+                draws=problem.draws,
+                logits=logits,
+                labels=problem.classes(),
+            )
+        )
         every, frames = max(1, steps // POINTS_IN_TRACE), self.frames or _evenly(steps, SNAPSHOTS)
         at: list[int] = []
         curve: list[Tensor] = []

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from leakgauge.core import Space, Table
+from leakgauge.core import Table
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.inversion.draws import Draws
-from leakgauge.inversion.solvers import Descent, Losses, Mover, Rows
+from leakgauge.inversion.solvers import Descent, Mover, Moving, Rows
 
 
 @dataclass(frozen=True)
@@ -30,28 +29,18 @@ class Relaxed:
     def together(self) -> bool:
         return True
 
-    def begin(
-        self,
-        x: Tensor,
-        logits: Tensor | None,
-        losses: Losses,
-        space: Space,
-        draws: Draws | None = None,
-        labels: Tensor | None = None,
-    ) -> Mover:
-        if not isinstance(space, Table):
+    def begin(self, given: Moving, /) -> Mover:
+        if not isinstance(given.space, Table):
             raise Inapplicable("the relaxation of columns needs a victim that takes rows of a table")
-        return _RelaxedMover(self, x, logits, losses, space, draws or Draws.of(len(x)))
+        return _RelaxedMover(self, given, given.space)
 
 
 class _RelaxedMover:
-    def __init__(
-        self, of: Relaxed, x: Tensor, logits: Tensor | None, losses: Losses, space: Table, draws: Draws
-    ) -> None:
-        self.losses, self.space = losses, space
+    def __init__(self, of: Relaxed, given: Moving, space: Table) -> None:
+        self.losses, self.space = given.losses, space
         with torch.no_grad():
-            z = space.free(x.detach()).requires_grad_()
-        self.mover = replace(of.descent, project=False).begin(z, logits, self._of_free, space, draws)
+            z = space.free(given.x.detach()).requires_grad_()
+        self.mover = replace(of.descent, project=False).begin(replace(given, x=z, losses=self._of_free))
 
     @property
     def note(self) -> str:

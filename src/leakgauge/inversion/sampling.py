@@ -12,8 +12,7 @@ from torch import Tensor
 from leakgauge.core import Pixels, Space
 from leakgauge.engine import RecordedStep
 from leakgauge.errors import BadInput
-from leakgauge.inversion.draws import Draws
-from leakgauge.inversion.solvers import Losses, Mover, Rows, check_steps
+from leakgauge.inversion.solvers import Mover, Moving, Rows, check_steps
 
 
 class Denoiser(Protocol):
@@ -87,9 +86,10 @@ class Spherical:
         μ = √ᾱ' x̂₀ + √(a'² − σ²) ε̂,    σ² = (a'/a)² (1 − ᾱ/ᾱ'),    r = √n σ
         d* = −r ∇/‖∇‖,    d = σε + ``mixing`` · (d* − σε),    x' = μ + r d/‖d‖
 
-    Primes mark the next level, n is the number of values in an image, ∇ the gradient of the objective with respect to x. A Gaussian in
-    many dimensions is concentrated on the sphere of radius r around its mean, so x' stays where the denoiser was trained. With mixing 0 it
-    is the sampler of DDPM.
+    Primes mark the next level, n is the number of values in an image, ∇ the gradient of the objective with respect to x. x̂₀ is clipped to
+    [−1, 1], and ε̂ is the noise beside it, as in the authors' code. A Gaussian in many dimensions is concentrated on the sphere of radius r
+    around its mean, so x' stays where the denoiser was trained. With mixing 0 it is the sampler of DDPM, with a length of r for its noise.
+    The authors use a mixing of 0.2 in every step.
 
     Ref: Yang et al. 2024 — guidance with spherical Gaussian constraint
     Ref: Huang et al. 2024 — the same step, guided by the distance between gradients
@@ -110,7 +110,8 @@ class Spherical:
         variance = (at.after / at.now).square() * (1 - (image / image_after).square()).clamp_min(0)
         deviation = variance.sqrt()
         left = (at.after.square() - variance).clamp_min(0).sqrt()
-        mean = image_after * at.clean + left * at.estimated_noise(at.clean)
+        clean = at.clean.clamp(-1, 1)
+        mean = image_after * clean + left * at.estimated_noise(clean)
         radius = deviation * math.sqrt(at.x[0].numel())
         drawn = deviation * at.noise
         mixed = drawn + self.mixing * (-radius * at.direction() - drawn)
@@ -159,16 +160,8 @@ class Sampling:
     def together(self) -> bool:
         return True
 
-    def begin(
-        self,
-        x: Tensor,
-        logits: Tensor | None,
-        losses: Losses,
-        space: Space,
-        draws: Draws | None = None,
-        labels: Tensor | None = None,
-    ) -> Mover:
-        return _SamplingMover(self, x, logits, losses, space, draws or Draws.of(len(x)), labels)
+    def begin(self, given: Moving, /) -> Mover:
+        return _SamplingMover(self, given)
 
 
 LABEL_STEP = 0.1
@@ -178,25 +171,17 @@ LABEL_STEP = 0.1
 class _Drawing:
     """What every mover that draws images has: its rows with their noisy images x, their classes and logits, and the objective."""
 
-    def __init__(
-        self,
-        of: Sampling | Annealing,
-        x: Tensor,
-        logits: Tensor | None,
-        losses: Losses,
-        space: Space,
-        draws: Draws,
-        labels: Tensor | None,
-    ) -> None:
+    def __init__(self, of: Sampling | Annealing, given: Moving) -> None:
         if of.prior is None:
             raise BadInput("sampling needs a diffusion prior; give prior=fit_diffusion(images)")
-        self.prior, self.logits, self.losses, self.space, self.draws = of.prior, logits, losses, space, draws
-        self.labels = labels if of.conditional and self.prior.classes else None
+        self.prior, self.logits, self.losses = of.prior, given.logits, given.losses
+        self.space, self.draws = given.space, given.draws
+        self.labels = given.labels if of.conditional and self.prior.classes else None
         self.rows: Rows = slice(None)
-        self.kind = x.dtype
-        self.x = draws.normal(-1, x).float()
-        self.scores = self.x.new_zeros(len(x))
-        self._captured = RecordedStep(self._move) if x.device.type == "cuda" else None
+        self.kind = given.x.dtype
+        self.x = self.draws.normal(-1, given.x).float()
+        self.scores = self.x.new_zeros(len(self.x))
+        self._captured = RecordedStep(self._move) if self.x.device.type == "cuda" else None
 
     @property
     def note(self) -> str:
@@ -252,17 +237,8 @@ class _Drawing:
 
 
 class _SamplingMover(_Drawing):
-    def __init__(
-        self,
-        of: Sampling,
-        x: Tensor,
-        logits: Tensor | None,
-        losses: Losses,
-        space: Space,
-        draws: Draws,
-        labels: Tensor | None,
-    ) -> None:
-        super().__init__(of, x, logits, losses, space, draws, labels)
+    def __init__(self, of: Sampling, given: Moving) -> None:
+        super().__init__(of, given)
         self.guidance, self.path = of.guidance, levels(of.steps)
         self.noise = torch.zeros_like(self.x)
         self.now, self.after = self.x.new_zeros(()), self.x.new_zeros(())
@@ -355,16 +331,8 @@ class Annealing:
     def together(self) -> bool:
         return True
 
-    def begin(
-        self,
-        x: Tensor,
-        logits: Tensor | None,
-        losses: Losses,
-        space: Space,
-        draws: Draws | None = None,
-        labels: Tensor | None = None,
-    ) -> Mover:
-        return _AnnealingMover(self, x, logits, losses, space, draws or Draws.of(len(x)), labels)
+    def begin(self, given: Moving, /) -> Mover:
+        return _AnnealingMover(self, given)
 
 
 LAST = 0.05
@@ -377,22 +345,13 @@ REFINED = 0.25
 
 
 class _AnnealingMover(_Drawing):
-    def __init__(
-        self,
-        of: Annealing,
-        x: Tensor,
-        logits: Tensor | None,
-        losses: Losses,
-        space: Space,
-        draws: Draws,
-        labels: Tensor | None,
-    ) -> None:
-        super().__init__(of, x, logits, losses, space, draws, labels)
+    def __init__(self, of: Annealing, given: Moving) -> None:
+        super().__init__(of, given)
         self.of, self.path = of, levels(of.rounds - 1, end=LAST) if of.rounds > 1 else (1.0,)
         self.momentum = torch.zeros_like(self.x)
         self.now, self.rate = self.x.new_ones(()), self.x.new_zeros(())
         self.refining = False  # pixels
-        self.owner = draws.observation().to(x.device)
+        self.owner = self.draws.observation().to(self.x.device)
 
     def __call__(self, number: int, /) -> None:
         which, move = divmod(number, self.of.moves)

@@ -22,6 +22,22 @@ Losses = Callable[[Tensor, Tensor | None, Rows], Tensor]
 """``losses(x, label_logits, rows)``: the objective of each candidate of those rows, shape (rows,)."""
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Moving:
+    """What a solver is given: candidates ``x`` (rows, B, ...) and, if labels are optimised, their ``logits``, both changed in place.
+
+    ``losses`` judges them, ``space`` says what a valid candidate is. ``draws`` are the random numbers of the rows, for solvers that use
+    any; ``labels`` (rows, B) their classes where these are known.
+    """
+
+    x: Tensor
+    losses: Losses
+    space: Space
+    draws: Draws
+    logits: Tensor | None = None
+    labels: Tensor | None = None
+
+
 class Mover(Protocol):
     """Moves the candidates once per call; ``note`` says how it ran.
 
@@ -36,9 +52,7 @@ class Mover(Protocol):
 
 
 class Solver(Protocol):
-    """``begin`` returns the mover that the loop calls ``steps`` times. x and logits are changed in place.
-
-    ``draws`` are the random numbers of the rows, for solvers that use any; ``labels`` (rows, B) their classes where these are known.
+    """``begin`` returns the mover that the loop calls ``steps`` times.
 
     ``together``: whether all rows are judged in one call (and may share an engine's batch).
     """
@@ -47,15 +61,7 @@ class Solver(Protocol):
     def steps(self) -> int: ...
     @property
     def together(self) -> bool: ...
-    def begin(
-        self,
-        x: Tensor,
-        logits: Tensor | None,
-        losses: Losses,
-        space: Space,
-        draws: Draws | None = None,
-        labels: Tensor | None = None,
-    ) -> Mover: ...
+    def begin(self, given: Moving, /) -> Mover: ...
 
 
 MOST_STEPS = 10**9
@@ -211,27 +217,18 @@ class Descent:
     def together(self) -> bool:
         return True
 
-    def begin(
-        self,
-        x: Tensor,
-        logits: Tensor | None,
-        losses: Losses,
-        space: Space,
-        draws: Draws | None = None,
-        labels: Tensor | None = None,
-    ) -> Mover:
-        return _DescentMover(self, x, logits, losses, space, draws or Draws.of(len(x)))
+    def begin(self, given: Moving, /) -> Mover:
+        return _DescentMover(self, given)
 
 
 class _DescentMover:
-    def __init__(
-        self, of: Descent, x: Tensor, logits: Tensor | None, losses: Losses, space: Space, draws: Draws
-    ) -> None:
-        self.of, self.x, self.logits, self.losses, self.space, self.draws = of, x, logits, losses, space, draws
+    def __init__(self, of: Descent, given: Moving) -> None:
+        self.of, self.x, self.logits, self.losses = of, given.x, given.logits, given.losses
+        self.space, self.draws = given.space, given.draws
         self.rows: Rows = slice(None)
-        self._shake = torch.zeros_like(x) if of.noise else None
+        self._shake = torch.zeros_like(self.x) if of.noise else None
         self.optimizer = of.optimizer.make(self.variables)
-        self._captured = RecordedStep(self._move) if x.device.type == "cuda" else None
+        self._captured = RecordedStep(self._move) if self.x.device.type == "cuda" else None
 
     @property
     def variables(self) -> list[Tensor]:
@@ -315,25 +312,17 @@ class LBFGS:
     def together(self) -> bool:
         return False
 
-    def begin(
-        self,
-        x: Tensor,
-        logits: Tensor | None,
-        losses: Losses,
-        space: Space,
-        draws: Draws | None = None,
-        labels: Tensor | None = None,
-    ) -> Mover:
-        return _EachRow([_LBFGSRow(self, x, logits, losses, row) for row in range(len(x))])
+    def begin(self, given: Moving, /) -> Mover:
+        return _EachRow([_LBFGSRow(self, given, row) for row in range(len(given.x))])
 
 
 class _LBFGSRow:
     """One restart with its own optimizer."""
 
-    def __init__(self, of: LBFGS, x: Tensor, logits: Tensor | None, losses: Losses, row: int) -> None:
-        self.losses, self.row = losses, slice(row, row + 1)
-        self.x = x.detach()[self.row].clone().requires_grad_()
-        self.logits = None if logits is None else logits.detach()[self.row].clone().requires_grad_()
+    def __init__(self, of: LBFGS, given: Moving, row: int) -> None:
+        self.losses, self.row = given.losses, slice(row, row + 1)
+        self.x = given.x.detach()[self.row].clone().requires_grad_()
+        self.logits = None if given.logits is None else given.logits.detach()[self.row].clone().requires_grad_()
         self.variables = [self.x] if self.logits is None else [self.x, self.logits]
         self.optimizer = torch.optim.LBFGS(
             self.variables,

@@ -68,6 +68,22 @@ class Lpips:
             found = [perceptual_distance(_features(x, weights), _features(y, weights), heads) for x, y in parts]
         return torch.cat(found).double()
 
+    @torch.no_grad()
+    def vectors(self, images: Tensor) -> Tensor:
+        """One vector for each image (N, ...), such that LPIPS of two images is the squared distance of their vectors.
+
+        Many images are compared with many others so: the network sees each of them once.
+        """
+        weights = {name: self.weights[name].to(images.device) for name in NAMES}
+        found: list[Tensor] = []
+        for piece in images.split(CHUNK):
+            layers = [
+                (_unit(one) * (weights[f"lin{k}.weight"] / one[0, 0].numel()).sqrt()).flatten(1)
+                for k, one in enumerate(_features(piece, weights))
+            ]
+            found.append(torch.cat(layers, 1))
+        return torch.cat(found)
+
 
 def perceptual_distance(a: Sequence[Tensor], b: Sequence[Tensor], heads: Sequence[Tensor]) -> Tensor:
     """Weighted distance of unit-length feature vectors, averaged over positions and summed over layers, shape (N,).

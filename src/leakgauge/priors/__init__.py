@@ -1,6 +1,6 @@
 """What the adversary learns from public images: networks that make or denoise images of the victim's kind."""
 
-from leakgauge.priors.diffusion import EMBEDDED, Diffusion, Training, load_diffusion, sample
+from leakgauge.priors.diffusion import EMBEDDED, Diffusion, Training, gallery, load_diffusion, sample
 from leakgauge.priors.fit import fit_diffusion
 from leakgauge.priors.generator import Generator, fit_generator
 
@@ -11,6 +11,7 @@ __all__ = [
     "Training",
     "fit_diffusion",
     "fit_generator",
+    "gallery",
     "load_diffusion",
     "sample",
 ]

@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from leakgauge.core import Learned
 from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput
 from leakgauge.inversion.sampling import levels, share_of_image
@@ -98,6 +100,11 @@ class Diffusion:
             "as held-out images are"
         )
 
+    def learned(self) -> Learned:
+        """What it learned from and what it cannot make, as a record keeps it."""
+        known = self.trained
+        return Learned(known.images, known.held_out, known.steps, LEVELS, known.unexplained, known.copies)
+
     def to(self, device: torch.device) -> Diffusion:
         """The same prior on ``device``; itself where it is there already."""
         if next(self.network.parameters()).device == device:
@@ -163,6 +170,18 @@ def sample(prior: Diffusion, count: int, *, steps: int = 50, labels: Tensor | No
     rng = torch.Generator().manual_seed(seed)
     x = torch.randn(count, *prior.shape, generator=rng).to(device)
     return denoise(prior, x, path=levels(steps), labels=labels).add(1).div(2)
+
+
+GALLERY, GALLERY_STEPS = 8, 25
+"""Samples that are shown beside a result, and the steps that draw one."""
+
+
+@lru_cache(maxsize=4)
+def gallery(prior: Diffusion) -> Tensor:
+    """Images in [0, 1] that the prior makes by itself, to be looked at; of different classes where it knows some."""
+    device = next(prior.network.parameters()).device
+    asked = torch.arange(GALLERY, device=device) % prior.classes if prior.classes else None
+    return sample(prior, GALLERY, steps=GALLERY_STEPS, labels=asked).clamp(0, 1).cpu()
 
 
 @torch.no_grad()

@@ -95,7 +95,7 @@ def fit_diffusion(
     plan = Schedule(steps, batch, lr, ema)
     fast = images.is_cuda if bf16 is None else bf16
     last = steps if stop is None else min(stop, steps)
-    settings = {"width": width, "classes": known, **vars(plan), "seed": seed, "bf16": fast}
+    settings: dict[str, object] = {"width": width, "classes": known, **vars(plan), "seed": seed, "bf16": fast}
     training = _key(images, labels, settings | ({"mirrored": True} if mirrored else {}))
     key = f"{training[:24]}-{last}"
     kept = None if cache is None else cache / f"diffusion-{key}.safetensors"

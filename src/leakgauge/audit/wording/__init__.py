@@ -22,6 +22,7 @@ from leakgauge.audit.wording.cases import explanation as explanation
 from leakgauge.audit.wording.cases import flipping as flipping
 from leakgauge.audit.wording.cases import identifiable as identifiable
 from leakgauge.audit.wording.cases import labels_of as labels_of
+from leakgauge.audit.wording.cases import learned as learned
 from leakgauge.audit.wording.cases import local_steps as local_steps
 from leakgauge.audit.wording.cases import raced as raced
 from leakgauge.audit.wording.cases import result as result

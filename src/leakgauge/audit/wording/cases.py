@@ -11,7 +11,7 @@ from leakgauge.audit.findings import (
     EXPLAINED,
     MISFIT,
 )
-from leakgauge.audit.phrasing import duration, number, plural
+from leakgauge.audit.phrasing import duration, number, plural, thousands
 from leakgauge.audit.questions.answers import Waiting
 from leakgauge.audit.questions.updates import GUIDED, Explanation
 from leakgauge.audit.records import Record
@@ -64,6 +64,32 @@ def identifiable(record: Record) -> str:
         f"Near the true images, what is shared determines {above} of {plural(found.directions, 'direction')} above {level}; the "
         f"local limit is a PSNR of {number(found.psnr, 1)} dB."
     )
+
+
+def learned(record: Record) -> str:
+    """What the adversary's prior learned, and what it cannot make; empty where the attack has none.
+
+    >>> from types import SimpleNamespace
+    >>> from leakgauge.core import Learned
+    >>> said = learned(SimpleNamespace(learned=Learned(900, 47, 1000, (0.3, 0.7), (0.05, 0.2), 1.1)))
+    >>> said.split(". ")[1]
+    'Of the variance of 47 others, 5 % at 30 % noise, 20 % at 70 % noise stays unexplained'
+    """
+    found = record.learned
+    if found is None:
+        return ""
+    shares = [f"{share:.0%} at {level:.0%} noise" for level, share in zip(found.levels, found.unexplained, strict=True)]
+    new = "they are not copies" if found.copies >= COPIES else "some may be copies"
+    said = (
+        f"The prior learned from {thousands(found.images)} public images. Of the variance of {thousands(found.held_out)} others, "
+        f"{', '.join(shares)} stays unexplained. Its own samples are {found.copies:.2f} times as far from the nearest image that it "
+        f"learned from as new images are: {new}."
+    )
+    return said.replace("%", " %")
+
+
+COPIES = 0.5
+"""From this relative distance to the nearest training image on, samples do not count as copies."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from leakgauge.audit.wording import (
     explained,
     identifiable,
     labels_of,
+    learned,
     local_steps,
     raced,
     read_at,
@@ -140,6 +141,8 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
         "identifiable": identifiable(record) if done else "",
         "directions": _directions(record, folder) if done else [],
         "certificates": certificates(record) if done else "",
+        "learned": learned(record) if done else "",
+        "gallery": _gallery(record, folder) if done else None,
         "restarts": _restart_table(record) if done else [],
         "source": case_anchor(number),
     }
@@ -231,6 +234,12 @@ def _directions(record: Record, folder: Path) -> list[dict[str, Any]]:
             first = pictures(folder, name, count=record.case.images, at_most=_AT_MOST)[0]
             strips.append({"kind": kind, "label": label, "picture": first, "alt": _alt(label, first, ()), "scores": []})
     return [{"strips": strips, "first": 1, "last": min(_AT_MOST, record.case.images)}] if strips else []
+
+
+def _gallery(record: Record, folder: Path) -> Picture | None:
+    """What the adversary's prior makes by itself."""
+    name = record.pictures.get("prior")
+    return pictures(folder, name, count=1)[0] if name else None
 
 
 def _alt(label: str, piece: Picture, scores: Sequence[float | None]) -> str:
