@@ -284,7 +284,10 @@ def tables(rows: list[Row]) -> list[Claim]:
     """Tables 3 and 4."""
     found = {row["decoder"]: row for row in matching(rows, part="predictions")}
     errors = {name: found[name]["test_mse_paper"] for name in PREDICTIONS}
-    least = min(errors, key=errors.__getitem__)
+    longer = {row["decoder"]: row["test_mse_paper"] for row in matching(rows, part="predictions-100")}
+    hundred = longer or errors  # the part takes over whole once its networks with smoothed labels are attacked too
+    least = min(hundred, key=hundred.__getitem__)
+    easier = [lower([hundred[name]], [hundred["Normal"]]) for name in ("Log", "Power")]
     gains = {
         block: chosen(rows, "test_psnr_batches", part="enhancements", block=block, decoder="Normalize (input) & NN with dropout")[0]
         - chosen(rows, "test_psnr_batches", part="enhancements", block=block, decoder="baseline")[0]
@@ -298,19 +301,27 @@ def tables(rows: list[Row]) -> list[Claim]:
     return [
         Claim(
             where="Table 3",
-            paper="no output gives more than an error of 0.16",
-            ours=f"least {errors[least]:.4f} ({least})",
-            evidence=Evidence(agrees=errors[least] > 0.16),
-            confidence="low",
-            note="1.4 % below the bar, one seed, 30 epochs. The mean picture of the right class has 0.1647, so a little more than the class is read.",
+            paper="whatever is done to the output, the error stays above 0.16",
+            ours=f"least {hundred[least]:.4f} ({least})",
+            evidence=Evidence(agrees=hundred[least] > 0.16, papers_scale=True, papers_setting=True, papers_metric=True),
+            confidence="medium",
+            note="3 % below the bar with the paper's 100 epochs; one seed, so not a contradiction. The mean picture of the right class has 0.1647, so a little more than the class is read.",
         ),
         Claim(
             where="Table 3",
-            paper="LS+, logarithm and power each make the output easier to invert",
-            ours=", ".join(f"{name} {errors[name]:.4f}" for name in PREDICTIONS),
+            paper="logarithm and power each make the output easier to invert",
+            ours=", ".join(f"{name} {hundred[name]:.4f}" for name in ("Normal", "Log", "Power")),
+            evidence=Evidence(agrees=True if all(easier) else None),
+            confidence="medium",
+            note="By 6 % with the paper's 100 epochs (the paper: by 4 %), by 4 % with 30; one seed.",
+        ),
+        Claim(
+            where="Table 3",
+            paper="LS+ makes the output easier to invert, LS- does not",
+            ours=", ".join(f"{name} {errors[name]:.4f}" for name in ("Normal", "LS+", "LS-")),
             evidence=Evidence(agrees=None),
             confidence="low",
-            note="Logarithm and power by 4 %, LS+ by 0.4 %; one seed.",
+            note="All within 1.1 %, with 30 of the paper's 100 epochs and one seed; the network with LS- is not the paper's (79.9 %).",
         ),
         Claim(
             where="Table 4",

@@ -1,6 +1,6 @@
 """An untrained network whose weights are the image: what it can paint easily is smooth and has edges, without any data.
 
-Ref: Ulyanov et al. 2018, section 3 — an untrained network paints the image
+The idea is that of Ulyanov et al. 2018, *Deep Image Prior*.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What the reproductions share: gates that catch what they must, the five words, rows that survive a stop, and lanes."""
 
 import hashlib
+import re
 import runpy
 import sys
 import tarfile
@@ -190,8 +191,12 @@ def test_every_committed_row_says_where_it_comes_from():
         assert rows
         assert len({row["unit"] for row in rows}) > 1
         for row in rows:
-            assert {"device", "torch", "seed", "commit", "quick"} <= set(row), path
-            assert not row["quick"]
+            assert re.fullmatch(r"(before )?[0-9a-f]{12}(, [0-9a-f]{12})*", row["commit"]), (path, row["commit"])
+            old = row["commit"].startswith("before")  # measured before the scripts noted it
+            assert re.match(r"\d+\.\d+\.\d+", row["torch"]) or (old and row["torch"] == "unknown"), path
+            assert row["device"].startswith(("NVIDIA ", "cpu")), path
+            assert isinstance(row["seed"], int), path
+            assert row["quick"] is False, path
 
 
 def test_lanes_stop_in_time_and_pack_what_is_there(tmp_path, monkeypatch, capsys):
@@ -221,21 +226,8 @@ def test_lanes_stop_in_time_and_pack_what_is_there(tmp_path, monkeypatch, capsys
     data.mkdir()
     (data / "commit").write_text("abc123\n")
     out = tmp_path / "out"
-    lanes.main(
-        [
-            "tokens",
-            "--out",
-            str(out),
-            "--work",
-            str(tmp_path / "work"),
-            "--data",
-            str(data),
-            "--limit",
-            "12",
-            "--device",
-            "cpu",
-        ]
-    )
+    given = f"tokens --out {out} --work {tmp_path / 'work'} --data {data} --limit 12 --device cpu"
+    lanes.main(given.split())
     said = capsys.readouterr().out
     assert "fake_0: exit 0" in said
     assert "fake_60: exit -15" in said

@@ -9,11 +9,6 @@ from reproductions.common.networks import IR152, VGG19, SplitViT, ir152
 from reproductions.common.networks.ir152 import Unit
 from reproductions.common.networks.split_vit import FreeAttention
 
-SMALL = {
-    "ir152": (IR152, {"units": (1, 2), "widths": (8, 16), "embedding": 12, "side": 16}, (3, 16, 16)),
-    "split-vit": (SplitViT, {"width": 32, "heads": 4, "depth": 2, "side": 16}, (3, 16, 16)),
-}
-
 
 def count(module):
     return sum(p.numel() for p in module.parameters())
@@ -36,34 +31,6 @@ def on_meta():
             "vit": SplitViT(),
             **{head: VGG19(head=head) for head in ("authors", "torchvision", "gap")},
         }
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_seed_global_generator_and_use_of_every_parameter(name):
-    make, options, shape = SMALL[name]
-    state = torch.get_rng_state()
-    model, same, other = make(seed=5, **options), make(seed=5, **options), make(seed=6, **options)
-    assert torch.get_rng_state().equal(state)
-    assert all(a.equal(b) for a, b in zip(model.parameters(), same.parameters(), strict=True))
-    assert not all(a.equal(b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
-    out = model(torch.rand(2, *shape, generator=torch.Generator().manual_seed(0)))
-    assert out.shape == (2, 10)
-    out.square().sum().backward()
-    assert all(p.grad is not None for p in model.parameters())
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("ir152", 62_091_978),
-        ("authors", 45_250_378),
-        ("torchvision", 139_622_218),
-        ("gap", 20_040_522),
-        ("vit", 1_230_474),
-    ],
-)
-def test_number_of_parameters(on_meta, name, parameters):
-    assert count(on_meta[name]) == parameters
 
 
 @pytest.mark.parametrize(
