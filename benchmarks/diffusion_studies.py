@@ -13,6 +13,7 @@
     paper-20            the same images by the paper's attack
     train-4 …           train mode with shared statistics, batches of that size; eval-4 … the same in eval mode
     defenses            ResNet-20, one image: each defense, known to the adversary or not, with and without the prior
+    null                what images of the prior have in common with the attacked ones, without any signal (a CPU does)
     half other          ResNet-20, one image: a prior that learned from half of the classes, and from other photographs
 
 Labels are read from the gradient. Every row has SSIM, PSNR, 1 − cos at what was found, seconds and, for images that were not found, why
@@ -46,8 +47,10 @@ from leakgauge.core import Buffers, Channel, Defended, Defense, Observation, Pix
 from leakgauge.defenses import GaussianNoise, Prune, Quantize, Withhold
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion import Annealing, Guided, Matching, Strongest
+from leakgauge.measures.image import ssim
 from leakgauge.measures.lpips import load_lpips
 from leakgauge.measures.reidentification import normalised_correlation, rank
+from leakgauge.priors import load_diffusion, sample
 from reproductions.common.networks.cifar_resnet import CifarResNet, load_cifar_resnet
 
 DEFENSES: dict[str, tuple[Channel, tuple[Defense, ...]]] = {
@@ -430,6 +433,23 @@ def prior_of(kind: str) -> Callable[[Run], None]:
     return study
 
 
+def null(run: Run) -> None:
+    """SSIM with the attacked images of what needs no signal: draws of the attack without guidance, of a plain sampler, and grey."""
+    count, truth = 2 if run.given.quick else 12, run.drawn.attacked[0][: run.given.images]
+    victim = Victim(run.network(20)[0], run.network(20)[1], name="resnet20")
+    seen = share(victim, Gradient(), victim.space.encode(truth[:1]), run.drawn.attacked[1][:1], reveal=(Size(),))
+    prior = load_diffusion(run.prior())
+    drawn: dict[str, Tensor] = {"grey": torch.full((1, *truth.shape[1:]), 0.45)}
+    for rounds in (2,) if run.given.quick else (10, 40):
+        blind = Setting(rounds=rounds, moves=1, select=0.0, restarts=count).attack(run.prior()).blind()
+        made = blind(victim, seen, seed=run.given.seed).candidates[:, 0]
+        drawn[f"without guidance, {rounds} levels"] = victim.space.decode(made)
+    drawn["plain sampler, 50 levels"] = sample(prior, count, steps=2 if run.given.quick else 50).clamp(0, 1)
+    for name, images in drawn.items():
+        each = [float(ssim(one.expand_as(truth).contiguous(), truth).mean()) for one in images.float()]
+        run.add("null", name, {"ssim": statistics.mean(each), "each_draw": [round(one, 4) for one in each]})
+
+
 def _ranks(run: Run) -> None:
     """Ranks of the pictures that studies left in ``--out``, by correlation, by the features of the other network and by LPIPS."""
     lpips, out = load_lpips(), run.given.out
@@ -482,6 +502,7 @@ STUDIES: dict[str, Callable[[Run], None]] = {
     "defenses": defenses,
     "half": prior_of("half"),
     "other": prior_of("other"),
+    "null": null,
     "ranks": _ranks,
 }
 
