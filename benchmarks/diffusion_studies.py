@@ -109,7 +109,7 @@ class Plain:
     statistics: float = 0.1
 
     def attack(self, steps: int, restarts: int, mode: str) -> Matching | Guided:
-        matching = replace(inverting_gradients(tv=self.tv, steps=steps, restarts=restarts), along=self.along)
+        matching = inverting_gradients(tv=self.tv, steps=steps, restarts=restarts, along=self.along)
         return matching if mode == "eval" else Guided(matching, Strongest(), self.statistics)
 
 
