@@ -13,6 +13,7 @@
     paper-20            the same images by the paper's attack
     train-4 …           train mode with shared statistics, batches of that size; eval-4 … the same in eval mode
     defenses            ResNet-20, one image: each defense, known to the adversary or not, with and without the prior
+    labels              which labels are read in train mode, and whether the truth fits with them (a CPU does)
     null                what images of the prior have in common with the attacked ones, without any signal (a CPU does)
     half other          ResNet-20, one image: a prior that learned from half of the classes, and from other photographs
 
@@ -23,6 +24,7 @@ Labels are read from the gradient. Every row has SSIM, PSNR, 1 − cos at what w
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import time
@@ -46,7 +48,8 @@ from leakgauge.channels import DPSGD, Gradient
 from leakgauge.core import Buffers, Channel, Defended, Defense, Observation, Pixels, Reconstruction, Size, Victim, share
 from leakgauge.defenses import GaussianNoise, Prune, Quantize, Withhold
 from leakgauge.errors import Inapplicable
-from leakgauge.inversion import Annealing, Guided, Matching, Strongest
+from leakgauge.inversion import Annealing, Guided, Matching, Strongest, infer_labels
+from leakgauge.inversion.labels import class_labels
 from leakgauge.measures.image import ssim
 from leakgauge.measures.lpips import load_lpips
 from leakgauge.measures.reidentification import normalised_correlation, rank
@@ -433,6 +436,19 @@ def prior_of(kind: str) -> Callable[[Run], None]:
     return study
 
 
+def labels(run: Run) -> None:
+    """In train mode, batches of 4: the labels that are read, and 1 − cos of the truth with them, in the order that fits best."""
+    matching = diffusion().matching
+    for tuning in (True, False):
+        scene = Scene.of(run, 20, 4 if run.given.quick else 16, tuning=tuning, mode="train", batch=4)
+        for seen, x, y in scene.batches:
+            read = class_labels(infer_labels(), scene.victim, seen, rng=torch.Generator().manual_seed(0))
+            orders = [] if read is None else sorted(set(itertools.permutations(read.tolist())))
+            fits = [matching.objective_at(scene.victim, seen, x, torch.tensor(order)) for order in orders]
+            row = {"true": sorted(y.tolist()), "read": None if read is None else sorted(read.tolist())}
+            run.add("labels", "truth", {**scene.facts, **row, "mismatch_of_truth": min(fits, default=None)})
+
+
 def null(run: Run) -> None:
     """SSIM with the attacked images of what needs no signal: draws of the attack without guidance, of a plain sampler, and grey."""
     count, truth = 2 if run.given.quick else 12, run.drawn.attacked[0][: run.given.images]
@@ -502,6 +518,7 @@ STUDIES: dict[str, Callable[[Run], None]] = {
     "defenses": defenses,
     "half": prior_of("half"),
     "other": prior_of("other"),
+    "labels": labels,
     "null": null,
     "ranks": _ranks,
 }
