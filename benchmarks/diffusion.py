@@ -3,6 +3,7 @@
 python -m benchmarks.diffusion [--images 4] [--out FILE] [--cases PART]   about ten minutes on one core; PART is in the names of the cases
 python -m benchmarks.diffusion --quick              half a minute, to see it run
 python -m benchmarks.diffusion --speed              seconds for 8 restarts of 100 steps, attack by attack
+python -m benchmarks.diffusion --parts [--cases vit] [--out FILE]   what each part of the attack adds, on images 20 to 23
 python -m benchmarks.diffusion --show FILE [FILE …]   the table of what was measured
 
 The cases and images are those of `benchmarks.generative`, whose rows can be shown beside these. The prior learned from 57,000 images that
@@ -75,6 +76,34 @@ def measured(name: str, *, images: int, steps: int, restarts: int, only: str = "
     ]  # fmt: skip
 
 
+TUNED_ON = range(20, 24)
+
+
+def parts(model: str) -> list[dict[str, object]]:
+    """Mean SSIM with one more part of the attack in each row, on the images that its options were chosen on; all in one batch."""
+    setup = embedded(Case(model=model))
+    victim, encode = setup.victim, setup.victim.space.encode
+    pairs = [(encode(setup.images[i : i + 1]), setup.labels[i : i + 1]) for i in TUNED_ON]
+    seen = [share(victim, Gradient(), x, y, reveal=(Size(),)) for x, y in pairs]
+    whole = diffusion(prior=PRIOR)
+    plain = replace(whole.matching, along=False, solver=replace(whole.matching.solver, select=0.0))
+    refined = replace(whole.matching, solver=replace(whole.matching.solver, refine=300))
+    tried = {
+        "replaying the loss": replace(whole, matching=plain),
+        "along the output's gradient": replace(whole, matching=replace(plain, along=True)),
+        "the worst restarts give way": whole,
+        "300 more steps on pixels": replace(whole, matching=refined),
+    }
+    rows: list[dict[str, object]] = []
+    for name, attack in tried.items():
+        found = attack.many(victim, seen, seed=0)
+        each = [score(one, x, y, space=victim.space).mean("ssim") for one, (x, y) in zip(found, pairs, strict=True)]
+        row = {"parts": model, "attack": name, "ssim": statistics.mean(each), "each_ssim": [round(s, 4) for s in each]}
+        rows.append({**row, "each_loss": [round(one.loss, 5) for one in found]})
+        print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
 def speed(model: str) -> list[dict[str, object]]:
     """Seconds of 8 restarts of 100 steps on one image, without the training of the prior."""
     setup = embedded(Case(model=model))
@@ -93,6 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--parts", action="store_true")
     parser.add_argument("--images", type=int, default=4, help="observations of each case")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--restarts", type=int, default=4)
@@ -112,6 +142,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for model in ("vit", "vgg"):
             rows += speed(model)
         print(*map(json.dumps, rows), sep="\n")
+    elif given.parts:
+        for model in [given.cases] if given.cases else ("vgg", "vit"):
+            rows += parts(model)
+            _write(given.out, (facts, *rows))
     else:
         chosen = [given.cases] if given.cases in CASES else [name for name in CASES if given.cases in name]
         names = ["vgg"] if given.quick else chosen

@@ -13,6 +13,8 @@
     paper-20            the same images by the paper's attack
     train-4 …           train mode with shared statistics, batches of that size; eval-4 … the same in eval mode
     defenses            ResNet-20, one image: each defense, known to the adversary or not, with and without the prior
+    labels              which labels are read in train mode, and whether the truth fits with them (a CPU does)
+    null                what images of the prior have in common with the attacked ones, without any signal (a CPU does)
     half other          ResNet-20, one image: a prior that learned from half of the classes, and from other photographs
 
 Labels are read from the gradient. Every row has SSIM, PSNR, 1 − cos at what was found, seconds and, for images that were not found, why
@@ -22,6 +24,7 @@ Labels are read from the gradient. Every row has SSIM, PSNR, 1 − cos at what w
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import time
@@ -45,9 +48,12 @@ from leakgauge.channels import DPSGD, Gradient
 from leakgauge.core import Buffers, Channel, Defended, Defense, Observation, Pixels, Reconstruction, Size, Victim, share
 from leakgauge.defenses import GaussianNoise, Prune, Quantize, Withhold
 from leakgauge.errors import Inapplicable
-from leakgauge.inversion import Annealing, Guided, Matching, Strongest
+from leakgauge.inversion import Annealing, Guided, Matching, Strongest, infer_labels
+from leakgauge.inversion.labels import class_labels
+from leakgauge.measures.image import ssim
 from leakgauge.measures.lpips import load_lpips
 from leakgauge.measures.reidentification import normalised_correlation, rank
+from leakgauge.priors import load_diffusion, sample
 from reproductions.common.networks.cifar_resnet import CifarResNet, load_cifar_resnet
 
 DEFENSES: dict[str, tuple[Channel, tuple[Defense, ...]]] = {
@@ -106,7 +112,7 @@ class Plain:
     statistics: float = 0.1
 
     def attack(self, steps: int, restarts: int, mode: str) -> Matching | Guided:
-        matching = replace(inverting_gradients(tv=self.tv, steps=steps, restarts=restarts), along=self.along)
+        matching = inverting_gradients(tv=self.tv, steps=steps, restarts=restarts, along=self.along)
         return matching if mode == "eval" else Guided(matching, Strongest(), self.statistics)
 
 
@@ -430,6 +436,36 @@ def prior_of(kind: str) -> Callable[[Run], None]:
     return study
 
 
+def labels(run: Run) -> None:
+    """In train mode, batches of 4: the labels that are read, and 1 − cos of the truth with them, in the order that fits best."""
+    matching = diffusion().matching
+    for tuning in (True, False):
+        scene = Scene.of(run, 20, 4 if run.given.quick else 16, tuning=tuning, mode="train", batch=4)
+        for seen, x, y in scene.batches:
+            read = class_labels(infer_labels(), scene.victim, seen, rng=torch.Generator().manual_seed(0))
+            orders = [] if read is None else sorted(set(itertools.permutations(read.tolist())))
+            fits = [matching.objective_at(scene.victim, seen, x, torch.tensor(order)) for order in orders]
+            row = {"true": sorted(y.tolist()), "read": None if read is None else sorted(read.tolist())}
+            run.add("labels", "truth", {**scene.facts, **row, "mismatch_of_truth": min(fits, default=None)})
+
+
+def null(run: Run) -> None:
+    """SSIM with the attacked images of what needs no signal: draws of the attack without guidance, of a plain sampler, and grey."""
+    count, truth = 2 if run.given.quick else 12, run.drawn.attacked[0][: run.given.images]
+    victim = Victim(run.network(20)[0], run.network(20)[1], name="resnet20")
+    seen = share(victim, Gradient(), victim.space.encode(truth[:1]), run.drawn.attacked[1][:1], reveal=(Size(),))
+    prior = load_diffusion(run.prior())
+    drawn: dict[str, Tensor] = {"grey": torch.full((1, *truth.shape[1:]), 0.45)}
+    for rounds in (2,) if run.given.quick else (10, 40):
+        blind = Setting(rounds=rounds, moves=1, select=0.0, restarts=count).attack(run.prior()).blind()
+        made = blind(victim, seen, seed=run.given.seed).candidates[:, 0]
+        drawn[f"without guidance, {rounds} levels"] = victim.space.decode(made)
+    drawn["plain sampler, 50 levels"] = sample(prior, count, steps=2 if run.given.quick else 50).clamp(0, 1)
+    for name, images in drawn.items():
+        each = [float(ssim(one.expand_as(truth).contiguous(), truth).mean()) for one in images.float()]
+        run.add("null", name, {"ssim": statistics.mean(each), "each_draw": [round(one, 4) for one in each]})
+
+
 def _ranks(run: Run) -> None:
     """Ranks of the pictures that studies left in ``--out``, by correlation, by the features of the other network and by LPIPS."""
     lpips, out = load_lpips(), run.given.out
@@ -482,6 +518,8 @@ STUDIES: dict[str, Callable[[Run], None]] = {
     "defenses": defenses,
     "half": prior_of("half"),
     "other": prior_of("other"),
+    "labels": labels,
+    "null": null,
     "ranks": _ranks,
 }
 

@@ -186,6 +186,46 @@ def noise_claims(rows: Sequence[Row]) -> list[Claim]:
     ]  # fmt: skip
 
 
+GUIDED = (
+    "Grey faces of 64 × 64 instead of CelebA-HQ, and a diffusion model of our own, trained for two minutes on the other 3,988 faces; the step is "
+    "the published one, but denoised images were not clipped in this run. One seed."
+)
+
+
+def diffusion_claims(rows: Sequence[Row]) -> list[Claim]:
+    """The paper's attack on faces, with a diffusion model of our own."""
+    made: list[Claim] = []
+    said: list[str] = []
+    for model in ("cnn", "mlp"):
+        by = {r["sub_epoch"]: r for r in rows if r.get("model") == model and r["attack"] == "diffusion_guided"}
+        errors = {at: mean(r["mse"]) for at, r in by.items()}
+        best, last = min(errors, key=lambda at: errors[at]), max(errors)
+        psnr = {at: mean(r["psnr"]) for at, r in by.items()}
+        said.append(f"{model} {psnr[0]:.0f} dB before training, {psnr[last]:.0f} dB at the end")
+        made.append(
+            Claim(
+                where="Table 1, 4.2.2",
+                paper=f"{model}: the diffusion-guided attack does best before and early in training, worst late",
+                ours=f"PSNR {', '.join(f'{v:.1f}' for v in psnr.values())} dB at sub-epochs {', '.join(map(str, psnr))} "
+                f"(paper: {', '.join(f'{row[5]:.1f}' for row in PUBLISHED[model].values())}); least error at {best}",
+                evidence=Evidence(agrees=best in sorted(errors)[:3] and errors[last] > 10 * errors[0]),
+                confidence="medium",
+                note=GUIDED,
+            )
+        )
+    found = [r for r in rows if r.get("attack") == "diffusion_guided"]
+    fine = sum(mean(r["ssim"]) > 0.9 for r in found)
+    whole = Claim(
+        where="Table 1, Fig. 3",
+        paper="the diffusion-guided attack reconstructs images of faces (CelebA-HQ, 256 × 256)",
+        ours=f"64 × 64: {'; '.join(said)}; mean SSIM above 0.9 at {fine} of {len(found)} checkpoints",
+        evidence=Evidence(agrees=fine >= len(found) / 2),
+        confidence="medium",
+        note=GUIDED,
+    )
+    return [whole, *made]
+
+
 def batch_claims(folder: Path, of: dict[str, list[Row]]) -> list[Claim]:
     sizes = {model: read(folder / f"batch_sizes_{model}.jsonl") for model in PUBLISHED}
     at = {"lenet": 60, "alexnet": 120}
@@ -274,14 +314,7 @@ def claims(folder: Path) -> list[Claim]:
         ),
         *batch_claims(folder, of),
         *noise_claims(read(folder / "noise.jsonl")),
-        Claim(
-            where="Table 1, Fig. 3",
-            paper="the diffusion-guided attack reconstructs CelebA-HQ images of 256 × 256",
-            ours="not run",
-            evidence=Evidence(agrees=None, tested=False),
-            confidence="high",
-            note="Neither the data nor the diffusion model is available here.",
-        ),
+        *diffusion_claims(read(folder / "diffusion.jsonl")),
         Claim(
             where="abstract",
             paper="the measure runs in real time beside a training",

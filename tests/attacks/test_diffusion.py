@@ -9,12 +9,15 @@ from leakgauge.attacks.denoised import noise_deviation
 from leakgauge.audit import Case, embedded, score
 from leakgauge.audit.evaluate import assumed
 from leakgauge.audit.null import null_run
+from leakgauge.audit.records import append, read
+from leakgauge.audit.run import run_case
 from leakgauge.channels import Gradient
 from leakgauge.core import Auxiliary, Observation, Pixels, Reconstruction, Size, Victim, share, uses
 from leakgauge.data.embedded import fashion
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.models import CNN, MLP
 from leakgauge.priors.cache import cache_folder
+from leakgauge.report.page import render
 from leakgauge.testing import check_part, tiny_case, tiny_images
 
 SHORT = {"width": 8, "training": 2}
@@ -152,3 +155,31 @@ def test_observation_without_size_is_refused():
     victim, seen, _, _ = case()
     with pytest.raises(Inapplicable):
         diffusion(prior="fashion")(victim, Observation(seen.signal, seen.channel))
+
+
+def test_a_share_of_the_steps_refines_pixels():
+    solver = diffusion(prior="fashion", steps=60, moves=10, refine=0.5).matching.solver
+    assert (solver.rounds, solver.moves, solver.refine, solver.steps) == (3, 10, 30, 60)
+    with pytest.raises(BadInput, match="below 1"):
+        diffusion(prior="fashion", refine=1.0)
+
+
+def test_refining_fits_better_than_not():
+    victim, seen, _, _ = case(first=30)
+    plain = diffusion(prior="fashion", steps=40, moves=10, restarts=1)(victim, seen, seed=0)
+    refined = diffusion(prior="fashion", steps=80, moves=10, refine=0.5, restarts=1)(victim, seen, seed=0)
+    assert refined.loss < 0.7 * plain.loss, (refined.loss, plain.loss)
+
+
+def test_the_report_shows_what_the_prior_makes(tmp_path):
+    case = Case(model="vit", attack="diffusion", options={"prior": "fashion", "steps": 2, "restarts": 1})
+    record = run_case(case, load=embedded, folder=tmp_path)
+    append(tmp_path, record)
+    assert record.learned is not None
+    assert record.learned.images == 56_000
+    assert (tmp_path / record.pictures["prior"]).is_file()
+    assert read(tmp_path)[0].learned == record.learned
+    page = render(tmp_path)
+    assert "What the prior makes by itself" in page
+    assert "they are not copies" in page
+    assert 'class="over-steps sampled"' in page

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from leakgauge.channels import FedAvg, Gradient
+from leakgauge.channels import DPSGD, FedAvg, Gradient
 from leakgauge.channels.output import Along
 from leakgauge.core import Labels, Pixels, Size, Victim, share
 from leakgauge.errors import Inapplicable
@@ -119,3 +119,11 @@ def test_the_gradient_of_along_is_what_it_is_given():
     d = torch.randn(3, 5)
     (found,) = torch.autograd.grad(Along()(z, d), z)
     assert torch.equal(found, d)
+
+
+def test_clipping_one_sample_only_scales_it():
+    """DP-SGD without noise sends a shorter gradient of the same direction, so the output's gradient is the same."""
+    victim, seen, x, y = case()
+    clipped = share(victim, DPSGD(clip=1e-3, noise=0.0), x, y)
+    torch.testing.assert_close(output_gradient(victim, clipped), output_gradient(victim, seen), rtol=1e-4, atol=1e-6)
+    assert Matching(Cosine(), along=True).objective_at(victim, clipped, x, y) < 1e-6

@@ -197,3 +197,11 @@ def test_refuses_channels_it_does_not_know_and_bad_values(tiny):
         tiny(torch.zeros(1, 4, 32, 32), torch.zeros(1, 4, 32, 32))
     with pytest.raises(BadInput, match="finite"):
         tiny(torch.full((1, 3, 32, 32), torch.nan), torch.zeros(1, 3, 32, 32))
+
+
+def test_the_squared_distance_of_vectors_is_lpips(tiny: Lpips):
+    a, b = torch.rand(3, 3, 32, 40), torch.rand(3, 3, 32, 40)
+    apart = torch.cdist(tiny.vectors(a), tiny.vectors(b)).square()
+    for i in range(3):
+        expected = tiny(a[i : i + 1].expand_as(b).contiguous(), b)
+        torch.testing.assert_close(apart[i].double(), expected, rtol=1e-3, atol=1e-5)

@@ -6,7 +6,7 @@ from torch import nn
 
 from leakgauge.errors import BadInput
 from leakgauge.inversion.progress import watching
-from leakgauge.priors import Diffusion, Training, fit, fit_diffusion, load_diffusion, sample
+from leakgauge.priors import Diffusion, Training, fit, fit_diffusion, gallery, load_diffusion, sample
 from leakgauge.priors.diffusion import EMBEDDED, LEVELS, noisy, velocity
 from leakgauge.priors.fit import Schedule, nearest
 from leakgauge.priors.unet import UNet
@@ -167,3 +167,25 @@ def test_the_rate_rises_and_falls():
     plan = Schedule(1000, 8, 1.0, 0.999)
     assert plan.rate(0) < plan.rate(100) < plan.rate(199) > plan.rate(700) > plan.rate(999) >= 0
     assert plan.decay(0) < plan.decay(100) < plan.decay(10**6) == 0.999
+
+
+def test_mirrored_images_are_learned_too():
+    """Images that are bright on the left alone: samples of the plain prior are too, those of the mirrored one are of both kinds."""
+    images = torch.rand(60, 1, 12, 12, generator=torch.Generator().manual_seed(0)) * 0.2
+    images[..., :6] += 0.8
+    brighter: dict[bool, int] = {}
+    for mirrored in (False, True):
+        drawn = sample(fit_diffusion(images, steps=150, mirrored=mirrored, **SMALL), 24, steps=15)
+        brighter[mirrored] = int((drawn[..., :6].mean((1, 2, 3)) > drawn[..., 6:].mean((1, 2, 3))).sum())
+    assert brighter[False] == 24
+    assert 3 <= brighter[True] <= 21
+
+
+def test_a_gallery_shows_what_it_makes_and_states_what_it_learned():
+    prior = load_diffusion("fashion")
+    shown = gallery(prior)
+    assert shown.shape == (8, 1, 28, 28)
+    assert 0 <= float(shown.min()) <= float(shown.max()) <= 1
+    learned = prior.learned()
+    assert (learned.images, learned.steps) == (prior.trained.images, prior.trained.steps)
+    assert dict(zip(learned.levels, learned.unexplained, strict=True))[0.7] == prior.trained.unexplained[3]

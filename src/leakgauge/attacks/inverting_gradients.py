@@ -19,13 +19,17 @@ from leakgauge.inversion import (
 
 @example("cnn", steps=80, tv=0.01)
 @checked
-def inverting_gradients(*, tv: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: int = 1) -> Matching:
+def inverting_gradients(
+    *, tv: float = 0.1, lr: float = 0.1, steps: int = 4800, restarts: int = 1, along: bool = False
+) -> Matching:
     """Geiping et al. 2020: direction of the gradient, smooth images, signed Adam.
 
         x̂ = argmin_{x in box}  1 − ⟨∇θ loss(f(x), ŷ), g*⟩ / (‖∇θ loss‖·‖g*‖)  +  tv · TV(x)
 
     ``tv`` is α of the paper (0.1 for small images in its public configuration), ``lr`` the step of Adam, multiplied by 0.1
-    after 3/8, 5/8 and 7/8 of ``steps``; only the sign of the image's gradient is used; x stays a valid image.
+    after 3/8, 5/8 and 7/8 of ``steps``; only the sign of the image's gradient is used; x stays a valid image. With ``along``, which is not
+    in the paper, the replay of one sample follows the gradient at the output that the head's bias shows, in place of the loss: a trained
+    network is often so sure that the loss's own gradient is rounded (:class:`~leakgauge.inversion.OutputGradient`).
 
     Deviations: labels are inferred from the head's gradient instead of being given (sign rule for one sample, counts from
     the bias otherwise); the kept image is the one that produced the lowest objective, not the last.
@@ -39,4 +43,5 @@ def inverting_gradients(*, tv: float = 0.1, lr: float = 0.1, steps: int = 4800, 
         solver=Descent(Adam(lr), steps, gradient=(Sign(),), schedule=StepDecay(), project=True),
         restarts=restarts,
         name="inverting_gradients",
+        along=along,
     )
