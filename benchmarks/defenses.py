@@ -3,7 +3,8 @@
     python -m benchmarks.defenses [--weights trained] [--first 210] [--images 2] [--steps 400] [--train 60] [--only prune:0.99 …]
 
 Embedded CNN in eval mode, a batch of one (MixUp: of two), ``strongest``. Every trial is one of the question *defenses* of an audit, so SSIM
-and verdict are those of ``leakgauge audit --only defenses``; accuracy and membership are measured on the first image's trial.
+and verdict are those of ``leakgauge audit --only defenses``; accuracy and membership are measured on the first image's trial
+(Soteria's with ``--releases 8``: it takes a derivative for each feature).
 ``--weights fresh`` takes untrained weights, as early in training. Rows are appended to ``--out``; those that it holds are not made again.
 """
 
@@ -47,6 +48,7 @@ def main() -> None:
     words.add_argument("--images", type=int, default=2)
     words.add_argument("--steps", type=int, default=400)
     words.add_argument("--train", type=int, default=60)
+    words.add_argument("--releases", type=int, default=128)
     words.add_argument("--only", nargs="+", default=list(GRID))
     words.add_argument("--out", type=Path, default=Path("benchmarks/results/defenses_cpu.jsonl"))
     asked = words.parse_args()
@@ -71,7 +73,7 @@ def main() -> None:
             size = 2 if spec.startswith("mixup") else 1
             base = Case(first=image, batch_size=size, options={"steps": asked.steps})
             train = 0 if number or asked.weights == "fresh" else asked.train
-            trials = [Trial(protected(base, some), train) for some in ((), (spec,))]
+            trials = [Trial(protected(base, some), train, releases=asked.releases) for some in ((), (spec,))]
             with tempfile.TemporaryDirectory() as folder:
                 plain, found = run_trials(trials, load=load, folder=Path(folder))
             row = {

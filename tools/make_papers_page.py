@@ -20,6 +20,13 @@ PACKAGE = "leakgauge"
 PAGE = Path("docs/papers.md")
 
 PAPERS: dict[str, str] = {
+    "Zhang et al. 2018": "Zhang, Cissé, Dauphin, Lopez-Paz: *mixup: Beyond Empirical Risk Minimization*. ICLR 2018, arXiv:1710.09412",
+    "Wu et al. 2023": "Wu, Chen, Guo, Weinberger: *Learning To Invert: Simple Adaptive Attacks for Gradient Inversion in Federated Learning*. UAI 2023, arXiv:2210.10880",
+    "Wang et al. 2023": "Wang, Hugh, Li: *More than Enough is Too Much: Adaptive Defenses against Gradient Leakage in Production Federated Learning*. INFOCOM 2023",
+    "Sun et al. 2021": "Sun, Li, Wang, Yang, Li, Chen: *Provable Defense against Privacy Leakage in Federated Learning from Representation Perspective*. CVPR 2021, arXiv:2012.06043",
+    "Srivastava et al. 2014": "Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov: *Dropout: A Simple Way to Prevent Neural Networks from Overfitting*. JMLR 15, 2014",
+    "Scheliga et al. 2022": "Scheliga, Mäder, Seeland: *PRECODE - A Generic Model Extension to Prevent Deep Gradient Leakage*. WACV 2022, arXiv:2108.04725",
+    "Gao et al. 2021": "Gao, Guo, Zhang, Qiu, Wen, Liu: *Privacy-preserving Collaborative Learning with Automatic Transformation Search*. CVPR 2021, arXiv:2011.12505",
     "Alkhouri et al. 2025": "Alkhouri, Liang, Huang, Dao, Qu, Ravishankar, Wang: *SITCOM: Step-wise Triple-Consistent Diffusion Sampling for Inverse Problems*. ICML 2025, arXiv:2410.04479",
     "Donoho and Johnstone 1994": "Donoho, Johnstone: *Ideal Spatial Adaptation by Wavelet Shrinkage*. Biometrika 81, 1994",
     "Ho et al. 2020": "Ho, Jain, Abbeel: *Denoising Diffusion Probabilistic Models*. NeurIPS 2020, arXiv:2006.11239",

@@ -21,7 +21,7 @@ class GradientDropout:
 
     Which entries were dropped can be seen, so an adversary who knows the defense compares the others only.
 
-    Ref: Tsuzuku et al. 2018, section 4 — sparse updates; Srivastava et al. 2014, section 4 — dropout's scaling
+    Ref: Srivastava et al. 2014, section 4 — dropped entries, here of the update
     """
 
     fraction: float
