@@ -17,7 +17,7 @@ from leakgauge.audit.run import versions
 from leakgauge.audit.session import Setup
 from leakgauge.audit.timing import elapsed
 from leakgauge.audit.typed import typed
-from leakgauge.core import share
+from leakgauge.core import Pixels, share
 from leakgauge.errors import BadInput
 from leakgauge.measures.membership import Rate
 from leakgauge.monitor.properties import FEWEST, HELD, Share, property_leakage
@@ -111,6 +111,10 @@ def read(folder: Path) -> tuple[PropertyRecord, ...]:
 
 def plan_properties(setup: Setup, *, command: str = "") -> PropertyPlan:
     """The largest batch that the data allow; refused where they hold too few images."""
+    if not setup.classes or not isinstance(setup.victim.space, Pixels):
+        raise BadInput(
+            "the audit probes properties of images with classes; for other data or targets call property_leakage with your own property"
+        )
     images, labels = _data(setup)
     smallest, quarter = BATCHES[-1], len(images) // 4
     if not all(_allows(has(images, labels), smallest) for has in PROPERTIES.values()):
