@@ -11,7 +11,7 @@ from leakgauge.channels import Gradient, twice_differentiable
 from leakgauge.channels.twice import TWINS, explaining_once_only, refuse_once_only
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.errors import Inapplicable
-from leakgauge.inversion import L2, Cosine, Descent, Matching
+from leakgauge.inversion import L2, Adam, Constant, Cosine, Descent, Matching
 from leakgauge.models import ViT
 from leakgauge.models.seeded import seeded
 
@@ -185,3 +185,22 @@ def test_twins_of_distances_have_their_values_and_slopes_also_at_distance_zero(p
 def test_other_errors_are_left_as_they_are():
     with pytest.raises(RuntimeError, match="out of memory"), explaining_once_only():
         raise RuntimeError("out of memory")
+
+
+def test_a_branch_taken_later_is_refused_in_a_sentence():
+    """Twins are chosen by the first pass; a function that only a later candidate reaches used to end in torch's own error."""
+
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.head = nn.Linear(16, 16), nn.Linear(16, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made = self.layer(x.flatten(1))
+            return self.head(F.hardsigmoid(made) if float(x.detach().abs().mean()) > 1 else made.sigmoid())
+
+    victim = Victim(Branching(), Pixels((1, 4, 4)))
+    seen = share(victim, Gradient(), torch.full((1, 1, 4, 4), 0.5), torch.tensor([1]))
+    attack = Matching(Cosine(), start=Constant(0.2), solver=Descent(Adam(9.0), steps=4, project=False))
+    with pytest.raises(Inapplicable, match="hardsigmoid.*cannot be differentiated twice"):
+        attack(victim, seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from leakgauge.core import Attack, Blindable, Observation, Reconstruction, Victim
 
@@ -17,8 +18,10 @@ def null_run(attack: Attack, victim: Victim, seen: Observation, *, seed: int = 0
     rng = torch.Generator().manual_seed(seed)
     size = seen.size or 1
     noise = victim.to_input(victim.space.start(size, rng))
-    with torch.no_grad():
-        labels = victim(noise).argmin(-1)  # an unlikely class, so the gradient does not vanish
+    labels = seen.labels
+    if not isinstance(labels, Tensor) or (labels.dim() == 1 and not labels.is_floating_point()):
+        with torch.no_grad():
+            labels = victim(noise).argmin(-1)  # an unlikely class, so the gradient does not vanish
     signal = {name: g for name, g in seen.channel(victim, noise, labels).items() if name in seen.signal}
     blank = Observation(signal=signal, channel=seen.channel, size=seen.size)
     return attack(victim, blank, seed=seed)

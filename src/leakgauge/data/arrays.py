@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -23,13 +24,18 @@ PAIRS = (
 """Names of the arrays for images and labels, tried in this order."""
 
 
+TargetKind = Literal["classes", "cross_entropy", "own"]
+"""What targets may be: class numbers (N,); for cross entropy also probabilities (N, classes) or classes of all pixels (N, H, W); for a loss
+of the user's own anything, where floats (N,) are values and no class numbers."""
+
+
 def read_npz(
     path: str | Path,
     *,
     shape: Shape | None = None,
     resize: bool = False,
     window: str = "",
-    own_loss: bool = False,
+    targets: TargetKind = "classes",
 ) -> tuple[Tensor, Tensor]:
     """Images (N, C, H, W) in [0, 1] and labels from the first pair of ``PAIRS`` in the file.
 
@@ -38,7 +44,7 @@ def read_npz(
     """
     path = Path(path)
     x, y = load_npz(path)
-    return from_arrays(x, y, source=str(path), shape=shape, resize=resize, window=window, own_loss=own_loss)
+    return from_arrays(x, y, source=str(path), shape=shape, resize=resize, window=window, targets=targets)
 
 
 def from_arrays(
@@ -49,11 +55,11 @@ def from_arrays(
     shape: Shape | None = None,
     resize: bool = False,
     window: str = "",
-    own_loss: bool = False,
+    targets: TargetKind = "classes",
 ) -> tuple[Tensor, Tensor]:
     """Images and labels from arrays, as :func:`read_npz` returns them; ``source`` is their name in error messages."""
     images = torch.from_numpy(_pixels(_layout(x, shape, source), source, window_of(window)))
-    return fit(images, shape=shape, resize=resize, source=source), read_targets(y, len(x), source, own_loss=own_loss)
+    return fit(images, shape=shape, resize=resize, source=source), read_targets(y, len(x), source, targets=targets)
 
 
 def read_series(x: np.ndarray, source: str, *, channels: int, length: int) -> Tensor:
@@ -142,9 +148,11 @@ def _pixels(x: np.ndarray, source: str, window: Window | None) -> np.ndarray:
     return np.ascontiguousarray(x, dtype=np.float32) / top
 
 
-def read_targets(y: np.ndarray, count: int, source: str, *, own_loss: bool) -> Tensor:
-    """Class numbers (N,). For a loss of the user's own, targets of any shape: floats stay floats."""
-    if not own_loss or (y.ndim == 1 and y.dtype.kind in "bui"):
+def read_targets(y: np.ndarray, count: int, source: str, *, targets: TargetKind) -> Tensor:
+    """Targets of the kind that is expected."""
+    single = y.ndim == 1 or (y.ndim == 2 and y.shape[1] == 1)
+    whole = y.dtype.kind in "bui"
+    if targets == "classes" or (single and (targets == "cross_entropy" or (whole and y.ndim == 1))):
         return torch.from_numpy(_labels(y, count, source))
     if y.ndim < 1 or len(y) != count:
         raise BadInput(

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from leakgauge.data.arrays import read_npz
+from leakgauge.data.arrays import TargetKind, read_npz
 from leakgauge.data.dicom import is_dicom
 from leakgauge.data.fit import Shape, fit
 from leakgauge.data.folder import SUFFIXES, read_files, read_folder
@@ -40,10 +40,10 @@ def read_given(
     shape: Shape | None = None,
     resize: bool = False,
     window: str = "",
-    own_loss: bool = False,
+    targets: TargetKind = "classes",
 ) -> Given:
-    """As :func:`read`, with what is known about the data: whether it has classes, and which values are black and white. With ``own_loss``
-    targets need not be classes.
+    """As :func:`read`, with what is known about the data: whether it has classes, and which values are black and white. ``targets``
+    says what they may be besides class numbers.
     """
     path = Path(path)
     if not path.exists():
@@ -52,7 +52,7 @@ def read_given(
         return read_folder(path, shape=shape, resize=resize, window=window)
     suffix = path.suffix.lower()
     if suffix == ".npz":
-        images, labels = read_npz(path, shape=shape, resize=resize, window=window, own_loss=own_loss)
+        images, labels = read_npz(path, shape=shape, resize=resize, window=window, targets=targets)
         return Given(images, labels, levels_of(window))
     if suffix in SUFFIXES or is_dicom(path):
         images, levels = read_files([path], shape=shape, resize=resize, window=window)

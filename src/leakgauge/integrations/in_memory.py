@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -28,13 +27,13 @@ from leakgauge.audit.session import Session, Setup, check_fits
 from leakgauge.audit.timing import seconds_of
 from leakgauge.audit.wording import statements
 from leakgauge.core import Mode, Pixels, Series, Victim
-from leakgauge.data.arrays import from_arrays, load_npz
+from leakgauge.data.arrays import TargetKind, from_arrays, load_npz
 from leakgauge.data.fit import Shape
 from leakgauge.data.levels import Given, levels_of
 from leakgauge.errors import BadInput, MissingExtra
 from leakgauge.errors.checked import checked
 from leakgauge.integrations.datasets import as_array, collect
-from leakgauge.integrations.setups import data_of, set_up_given, set_up_series
+from leakgauge.integrations.setups import data_of, set_up_given, set_up_series, targets_of
 from leakgauge.report import page
 
 Arrays = tuple[Any, Any]
@@ -232,8 +231,8 @@ def hold(model: nn.Module | Victim, data: Data, *, resize: bool = False, window:
         check_fits(setup)
         return setup
     shape = model.space.shape if isinstance(model, Victim) else None
-    own_loss = isinstance(model, Victim) and model.loss is not F.cross_entropy
-    given = _read(data, shape=shape, resize=resize, window=window, own_loss=own_loss)
+    targets = targets_of(model.loss) if isinstance(model, Victim) else "cross_entropy"
+    given = _read(data, shape=shape, resize=resize, window=window, targets=targets)
     victim = model if isinstance(model, Victim) else Victim(model, Pixels(tuple(given.images.shape[1:])))
     victim = replace(victim, name=name) if name else victim
     setup = set_up_given(victim, given)
@@ -252,9 +251,9 @@ def _series(data: Data) -> tuple[np.ndarray, np.ndarray, str]:
     return *collect(data), f"the {type(data).__name__}"
 
 
-def _read(data: Data, *, shape: Shape | None, resize: bool, window: str, own_loss: bool) -> Given:
+def _read(data: Data, *, shape: Shape | None, resize: bool, window: str, targets: TargetKind) -> Given:
     if isinstance(data, str | Path):
-        return data_of(Case(data=str(data), resize=resize, window=window), shape, own_loss=own_loss)
+        return data_of(Case(data=str(data), resize=resize, window=window), shape, targets=targets)
     if isinstance(data, tuple | list):
         if len(data) != 2:
             raise BadInput(f"data in memory is (images, labels), got {len(data)} things")
@@ -263,7 +262,7 @@ def _read(data: Data, *, shape: Shape | None, resize: bool, window: str, own_los
     else:
         x, y = collect(data)
         source = f"the {type(data).__name__}"
-    images, labels = from_arrays(x, y, source=source, shape=shape, resize=resize, window=window, own_loss=own_loss)
+    images, labels = from_arrays(x, y, source=source, shape=shape, resize=resize, window=window, targets=targets)
     return Given(images, labels, levels_of(window))
 
 

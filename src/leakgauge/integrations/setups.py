@@ -9,12 +9,12 @@ from typing import cast
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from leakgauge.audit.case import REARRANGED, Case
 from leakgauge.audit.session import Setup, check_fits, embedded, one_of_each_class
-from leakgauge.core import Pixels, Series, Table, Tokens, Victim
-from leakgauge.data.arrays import from_arrays, load_npz, read_series, read_targets
+from leakgauge.core import Loss, Pixels, Series, Table, Tokens, Victim
+from leakgauge.data.arrays import TargetKind, from_arrays, load_npz, read_series, read_targets
 from leakgauge.data.embedded import fashion, photographs
 from leakgauge.data.facts import DataFacts
 from leakgauge.data.fit import Shape, fit
@@ -62,9 +62,11 @@ def find(case: Case) -> Setup:
         raise BadInput(f"{case.data} holds sentences, but {case.model} is no text model that comes with a tokenizer")
     if isinstance(loaded.space, Series):
         return _series(case, loaded, loaded.space, data)
-    own_loss = loaded.loss is not F.cross_entropy
     given = data_of(
-        case, cast(Shape, loaded.space.shape) if loaded.space is not None else None, own_loss=own_loss, data=data
+        case,
+        cast(Shape, loaded.space.shape) if loaded.space is not None else None,
+        targets=targets_of(loaded.loss),
+        data=data,
     )
     space = loaded.space or Pixels(tuple(given.images.shape[1:]))
     victim = Victim(loaded.model.to(case.device), space, loss=loaded.loss, mode=case.mode, name=case.model)
@@ -73,6 +75,11 @@ def find(case: Case) -> Setup:
 
 Data = str | Sentences | TableData | tuple[np.ndarray, np.ndarray, str]
 """The name or path of data, or what a function of a plan file returned."""
+
+
+def targets_of(loss: Loss) -> TargetKind:
+    """What a model's targets may be, by its loss."""
+    return "cross_entropy" if loss is F.cross_entropy or isinstance(loss, nn.CrossEntropyLoss) else "own"
 
 
 def _data(case: Case) -> Data:
@@ -178,7 +185,7 @@ def set_up_series(victim: Victim, x: np.ndarray, y: np.ndarray, source: str) -> 
     assert isinstance(space, Series)
     values = read_series(x, source, channels=space.channels, length=space.length)
     space.refuse_outside(space.encode(values))
-    return Setup(victim, values, read_targets(y, len(values), source, own_loss=victim.loss is not F.cross_entropy))
+    return Setup(victim, values, read_targets(y, len(values), source, targets=targets_of(victim.loss)))
 
 
 def images_for(case: Case, shape: Shape) -> Tensor:
@@ -197,7 +204,7 @@ def smaller(case: Case) -> dict[str, str]:
     return {"stem and resolution of 32×32": f"timm32:{name}"}
 
 
-def data_of(case: Case, shape: Shape | None, *, own_loss: bool = False, data: Data | None = None) -> Given:
+def data_of(case: Case, shape: Shape | None, *, targets: TargetKind = "classes", data: Data | None = None) -> Given:
     """The case's data. Photographs have no labels, because none of the model's classes is theirs.
 
     A folder has no order but that of its names, in which a batch would hold one class and the auxiliary images another; so one
@@ -210,7 +217,7 @@ def data_of(case: Case, shape: Shape | None, *, own_loss: bool = False, data: Da
     if isinstance(data, tuple):
         x, y, source = data
         images, labels = from_arrays(
-            x, y, source=source, shape=shape, resize=case.resize, window=case.window, own_loss=own_loss
+            x, y, source=source, shape=shape, resize=case.resize, window=case.window, targets=targets
         )
         return Given(images, labels, levels_of(case.window))
     if data in EMBEDDED and case.window:
@@ -226,7 +233,7 @@ def data_of(case: Case, shape: Shape | None, *, own_loss: bool = False, data: Da
         return Given(
             fit(photographs(max(shape[1:])), shape=shape, resize=True, source="the embedded photographs"), None
         )
-    given = read_given(data, shape=shape, resize=case.resize, window=case.window, own_loss=own_loss)
+    given = read_given(data, shape=shape, resize=case.resize, window=case.window, targets=targets)
     if given.labels is None or not is_image_folder(data):
         return given
     order = one_of_each_class(given.labels)

@@ -268,10 +268,7 @@ class Matching:
             if number in drops:
                 move.keep(drops[number], search.best)
             search.begin(number, steps)
-            if number == 0:
-                with explaining_once_only():
-                    move(number)
-            else:
+            with explaining_once_only():  # in every step: a branch that a model takes later may use another function
                 move(number)
             if number % every == 0:
                 at.append(number)

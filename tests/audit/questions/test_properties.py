@@ -93,6 +93,22 @@ def test_sentences_say_what_was_compared():
     assert property_sentence(labels).startswith("The update tells no more than the labels do")
 
 
+def test_data_that_could_show_nothing_are_inconclusive_and_no_negative(tmp_path):
+    nothing = replace(TOLD, auc=Rate(0.55, 0.45, 0.65))
+    few = replace(nothing, disjoint=3, auc=Rate(0.55, 0.1, 0.95))
+    assert nothing.could_tell
+    assert not few.could_tell
+    assert not replace(nothing, null_high=0.85).could_tell  # chance alone reaches that far
+    assert property_sentence(few).startswith("The data are too few to say")
+    for record, badge in ((nothing, "None found"), (few, "Inconclusive")):
+        folder = tmp_path / badge
+        folder.mkdir()
+        properties.STORE.append(folder, record)
+        said = {one.question: one for one in statements(read_findings(folder))}["properties"]
+        assert said.badge == badge
+        assert said.sentences[-1] == NOT_BOUNDED
+
+
 def test_what_is_told_becomes_advice(tmp_path):
     properties.STORE.append(tmp_path, TOLD)
     assert "properties_told" in [advice.rule for advice in advise(read_findings(tmp_path))]

@@ -169,6 +169,8 @@ def held_out(setup: Setup, seed: int) -> tuple[Tensor, Tensor]:
     """Places of the images to train on and of those held out: half of the data, at most ``MOST_HELD_OUT``."""
     if not setup.facts.labelled:
         raise Inapplicable("the images have no classes, so there is no accuracy to measure")
+    if not setup.classes:
+        raise Inapplicable("the targets are no classes, so there is no accuracy to measure")
     if len(setup.images) < ENOUGH:
         raise Inapplicable(f"an accuracy needs at least {ENOUGH} images, the data holds {len(setup.images)}")
     order = torch.randperm(len(setup.images), generator=torch.Generator().manual_seed(seed))

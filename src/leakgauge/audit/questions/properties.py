@@ -17,9 +17,9 @@ from leakgauge.audit.run import versions
 from leakgauge.audit.session import Setup
 from leakgauge.audit.timing import elapsed
 from leakgauge.audit.typed import typed
-from leakgauge.core import share
+from leakgauge.core import Pixels, share
 from leakgauge.errors import BadInput
-from leakgauge.measures.membership import Rate
+from leakgauge.measures.membership import Rate, auc_interval
 from leakgauge.monitor.properties import FEWEST, HELD, Share, property_leakage
 
 FILE = "properties.jsonl"
@@ -32,6 +32,8 @@ property."""
 ENOUGH = 30
 """Batches of either kind without a sample in two of them, for an attribute that half of the samples have."""
 SHARE = Share(0.2, 0.5)
+STRONG = 0.8
+"""AUC of a probe that a negative should have been able to see."""
 
 
 def _bright(images: Tensor, labels: Tensor) -> Tensor:
@@ -89,6 +91,13 @@ class PropertyRecord:
         return self.auc.low > 0.5 and self.auc.value > self.null_high and self.auc.low > self.blind.value
 
     @property
+    def could_tell(self) -> bool:
+        """Whether a probe that separates the two kinds as well as ``STRONG`` would have been seen in so few batches without common samples.
+        Where not, that nothing was found says nothing."""
+        low, _ = auc_interval(STRONG, self.disjoint, self.disjoint)
+        return low > 0.5 and self.null_high < STRONG
+
+    @property
     def told_by_labels(self) -> bool:
         """Whether labels alone tell it already."""
         return self.blind.low > 0.5
@@ -111,6 +120,10 @@ def read(folder: Path) -> tuple[PropertyRecord, ...]:
 
 def plan_properties(setup: Setup, *, command: str = "") -> PropertyPlan:
     """The largest batch that the data allow; refused where they hold too few images."""
+    if not setup.classes or not isinstance(setup.victim.space, Pixels):
+        raise BadInput(
+            "the audit probes properties of images with classes; for other data or targets call property_leakage with your own property"
+        )
     images, labels = _data(setup)
     smallest, quarter = BATCHES[-1], len(images) // 4
     if not all(_allows(has(images, labels), smallest) for has in PROPERTIES.values()):

@@ -372,7 +372,8 @@ def parted(setup: Setup) -> tuple[Images, Images]:
     Of more than enough to attack, all classes give the same share. Images without classes, or with one class, get no labels here: what
     the model says of them cannot be right or wrong.
     """
-    images, labels = setup.images, setup.labels if setup.facts.labelled else torch.zeros_like(setup.labels)
+    known = setup.facts.labelled and setup.classes
+    images, labels = setup.images, setup.labels if known else torch.zeros(len(setup.images), dtype=torch.long)
     turn = torch.zeros_like(labels)
     for label in labels.unique():
         mine = labels == label

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from leakgauge.audit.phrasing import duration, number, plural
 from leakgauge.audit.questions import QUESTIONS
-from leakgauge.audit.questions.properties import PropertyRecord
+from leakgauge.audit.questions.properties import STRONG, PropertyRecord
 from leakgauge.audit.wording.statement import Statement, Tone
 from leakgauge.measures.membership import Rate
 
@@ -14,6 +14,7 @@ WHAT: Mapping[str, str] = {
     "bright": "images brighter than the median of their class",
     "class": "images of the most frequent class",
 }
+FEW = f"with so few batches that share no sample even a probe with an AUC of {STRONG:g} could not be told from chance"
 NOT_BOUNDED = "Differential privacy for single records does not bound this: a property of a batch or a site is one of many records at once."
 """Said under every answer."""
 
@@ -24,6 +25,9 @@ def on_properties(found: Sequence[PropertyRecord]) -> Statement:
     tone: Tone
     if leaks:
         tone, badge = "partly", "Tells properties"
+    elif any(not record.could_tell and not record.told_by_labels for record in found):
+        tone, badge = "none", "Inconclusive"
+        said.append(f"That is no evidence: {FEW}; give more data.")
     else:
         tone, badge = "none", "None found"
         said.append("Another property, another probe or more updates may tell more.")
@@ -41,8 +45,10 @@ def property_sentence(record: PropertyRecord) -> str:
         verb = f"The update tells {what}"
     elif record.told_by_labels:
         verb = f"The update tells no more than the labels do about {what}"
-    else:
+    elif record.could_tell:
         verb = f"No probe could tell {what}"
+    else:
+        verb = f"The data are too few to say {what} can be told"
     return (
         f"{verb}: AUC {rate(record.auc)}, {record.tpr.value:.0%} found at 1 % false alarms; labels alone {number(record.blind.value, 2)}, "
         f"chance at most {number(record.null_high, 2)}."
