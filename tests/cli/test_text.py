@@ -73,6 +73,30 @@ def test_a_plan_file_names_model_and_sentences(folder, leakgauge):
     assert "".join(record.text.sentences[0].found) == "Call at nine."
 
 
+def test_an_audit_of_text_answers_what_updates_give_away(folder, leakgauge):
+    done = leakgauge(
+        "audit", "hf:llama.json", "--data", "s.txt", "--defense", "gaussian_noise:relative=30", "--budget", "40s", "--out", "r",
+        "--json", "v.json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    found = {(one.case.batch_size, one.case.defenses): one for one in records.read(folder / "r") if one.change is None}
+    assert found[1, ()].text.verdict.exact == 1
+    assert found[1, ()].case.attack == "sentences"
+    assert found[1, ()].raced[0].name == "token_spans"
+    (hidden,) = (one for (size, guards), one in found.items() if size == 1 and guards)
+    assert hidden.status == "refused" or not hidden.outcome.leaks
+    assert "split: refused: not asked about text models" in done.out
+    page = (folder / "r/report.html").read_text()
+    assert '<dd class="tokens">' in page
+    assert "Do not share plain updates" in page
+
+
+def test_a_plan_file_audits_text(folder, leakgauge):
+    done = leakgauge("audit", "audit.py", "--budget", "30s", "--batch-size", "1", "--out", "r")
+    assert done.code == 0, done.err
+    assert any(one.text is not None and one.text.verdict.exact == 1 for one in records.read(folder / "r"))
+
+
 def test_a_scan_says_that_prompts_leak_and_writes_rows(folder, leakgauge):
     done = leakgauge("scan", "hf:llama.json", "--data", "s.txt", "--cut", "1", "--out", "r")
     assert done.code == 0, done.err
@@ -89,7 +113,10 @@ def test_a_scan_says_that_prompts_leak_and_writes_rows(folder, leakgauge):
         (["attack", "hf:llama.json", "--data", "none.txt"], "no text file none.txt"),
         (["attack", "cnn", "--data", "s.txt"], "s.txt"),
         (["attack", "hf:llama.json", "--data", "s.txt", "--batch-size", "9"], "but the data holds 5"),
-        (["audit", "hf:llama.json", "--data", "s.txt"], "reads text, and this command takes images"),
+        (
+            ["audit", "hf:llama.json", "--data", "s.txt", "--only", "split"],
+            "leakgauge scan says where a language model may be cut",
+        ),
         (["scan", "hf:llama.json", "--data", "s.txt", "--cut", "body"], "number of blocks on the device"),
         (["scan", "hf:llama.json", "--data", "s.txt", "--cut", "9"], "after block 1 to 3, got 9"),
         (["scan", "hf:llama.json", "--data", "s.txt", "--epochs", "3"], "--epochs is for models of images"),
