@@ -4,8 +4,11 @@ import json
 import re
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from leakgauge.audit import records
+from leakgauge.integrations.language import Bytes, load_language
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -104,6 +107,49 @@ def test_a_scan_says_that_prompts_leak_and_writes_rows(folder, leakgauge):
     rows = [json.loads(line) for line in (folder / "r/prompts.jsonl").read_text().splitlines()]
     assert [row["protection"]["sent"] for row in rows[:3]] == ["float32", "bfloat16", "int8"]
     assert all(row["found_asked"] <= row["genie"] for row in rows if row["asked"])
+
+
+@pytest.fixture
+def sent(folder):
+    """What a client's own script would save, with the names of Hugging Face: a gradient, and the difference of one step."""
+    inner = load_language("llama.json").model.model
+    ids = torch.tensor([Bytes().encode(SENTENCES[2])])
+    inner(input_ids=ids, labels=ids).loss.backward()
+    gradients = {name: p.grad.clone() for name, p in inner.named_parameters()}
+    before = {name: p.detach().clone() for name, p in inner.named_parameters()}
+    torch.optim.SGD(inner.parameters(), lr=0.1).step()
+    save_file(gradients, "gradient.safetensors")
+    save_file({name: p.detach() - before[name] for name, p in inner.named_parameters()}, "delta.safetensors")
+    save_file(before, "before.safetensors")
+    (folder / "truth.txt").write_text(SENTENCES[2])
+    return folder
+
+
+def test_a_captured_gradient_shows_the_sentence_without_the_truth(sent, leakgauge):
+    words = ["--update", "gradient.safetensors", "--update-holds", "gradient", "--weights", "before.safetensors"]
+    done = leakgauge("attack", "hf:llama.json", *words, "--out", "r")
+    assert done.code == 0, done.err
+    (record,) = records.read(sent / "r")
+    (found,) = record.text.sentences
+    assert SENTENCES[2].startswith("".join(found.found))  # the last token of a sentence gets no gradient here
+    assert len(found.found) >= len(SENTENCES[2]) - 1
+    assert found.truth == ()
+    page = (sent / "r/report.html").read_text()
+    assert "Original</dt>" not in page
+    assert "The true sentences are not known here" in page
+
+
+@pytest.mark.parametrize("update", ["gradient", "delta"])
+def test_a_captured_update_is_judged_by_the_true_sentence(sent, leakgauge, update):
+    words = ["--update", f"{update}.safetensors", "--update-holds", update, "--local-lr", "0.1", "--truth", "truth.txt"]
+    done = leakgauge("attack", "hf:llama.json", *words, "--out", "r", "--json", "v.json")
+    assert done.code == 0, done.err
+    (record,) = records.read(sent / "r")
+    assert record.outcome.leaks
+    assert min(record.text.scores["rouge1"]) > 0.9
+    wrong = leakgauge("attack", "hf:llama.json", *words, "--out", "w", "--batch-size", "2")
+    assert wrong.code == 2
+    assert "holds 1 sentence, where the update was made from 2" in wrong.err
 
 
 @pytest.mark.parametrize(

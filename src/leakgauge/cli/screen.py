@@ -152,9 +152,7 @@ def text_table(found: Sequence[Record]) -> Table:
         if record.outcome is None or record.text is None:
             table.add_row(name, "", "", "", shown(result(record)))
             continue
-        mine, null = (
-            number(sum(one["rouge1"]) / len(one["rouge1"]), 2) for one in (record.text.scores, record.text.null)
-        )
+        mine, null = ("–" if one is None else number(one, 2) for one in record.text.means("rouge1"))
         exact = f"{record.text.verdict.exact} of {record.text.verdict.sentences}"
         table.add_row(name, mine, null, exact, f"[{record.outcome.colour}]{record.outcome.label}[/]")
     return table

@@ -124,7 +124,7 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
         "facts": _facts(record),
         "groups": groups,
         "text": _text(record) if done else None,
-        "shows_truth": record.text is not None
+        "shows_truth": (record.text is not None and bool(record.text.scores))
         or any(s["picture"].uri for g in groups for s in g["strips"] if s["kind"] == "truth"),
         "frames": _frames(record, folder) if done else {"shown": [], "total": 0, "count": 1},
         "curve": _curve(number, record) if done else None,
@@ -140,6 +140,8 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
 
 
 _MARKS: Mapping[Mark, str] = {"placed": "found in its place", "present": "found elsewhere", "missing": "not found"}
+_UNCOMPARED: Mapping[Mark, str] = {"placed": "certified", "present": "not certified"}
+"""What the marks mean where the truth is not known."""
 
 
 def _text(record: Record) -> dict[str, Any] | None:
@@ -152,22 +154,26 @@ def _text(record: Record) -> dict[str, Any] | None:
         {
             "truth": list(zip(one.truth, one.truth_marks, strict=True)),
             "found": list(zip(one.found, one.found_marks, strict=True)),
-            "exact": bool(facts.scores["exact"][k]),
+            "exact": bool(facts.scores["exact"][k]) if facts.scores else False,
             "certified": certified[k],
-            "rouge": number(facts.scores["rouge_l"][k], 2),
-            "null": number(facts.null["rouge_l"][k], 2),
+            "rouge": number(facts.scores["rouge_l"][k], 2) if facts.scores else "",
+            "null": number(facts.null["rouge_l"][k], 2) if facts.null else "",
         }
         for k, one in enumerate(facts.sentences)
     ]
     metrics = [
-        (said, *(number(sum(side[name]) / len(side[name]), 2) for side in (facts.scores, facts.null)))
+        (said, *(number(one, 2) for one in facts.means(name) if one is not None))
         for name, said in TEXT_METRICS.items()
+        if facts.scores
     ]
-    return {"rows": rows, "metrics": metrics, "marks": _MARKS, "guesses": ", ".join(facts.guesses)}
+    marks = _MARKS if facts.scores else _UNCOMPARED
+    return {"rows": rows, "metrics": metrics, "marks": marks, "guesses": ", ".join(facts.guesses)}
 
 
 def _rouge(facts: TextFacts) -> str:
-    mine, null = (number(sum(side["rouge1"]) / len(side["rouge1"]), 2) for side in (facts.scores, facts.null))
+    if not facts.scores:
+        return f"{facts.verdict.certified} of {plural(facts.verdict.sentences, 'sentence')} certified exact"
+    mine, null = (number(one, 2) for one in facts.means("rouge1") if one is not None)
     return f"ROUGE-1 {mine}, null {null}; {facts.verdict.exact} of {plural(facts.verdict.sentences, 'sentence')} exact"
 
 
