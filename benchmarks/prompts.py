@@ -1,10 +1,10 @@
 """How many tokens of a prompt the features of a language model give away at each cut, how noise bounds that, and what it costs.
 
     python -m benchmarks.prompts --model FILE.gguf --sentences FILE.txt [--parts float32 coarse noise] [--prompts 10] [--cuts 1 2 4 ...]
-        [--out FILE] [--from FILE]
+        [--device cuda] [--seconds S] [--out FILE] [--from FILE]
 
 Model and sentences as in ``benchmarks.language_models``. A prompt is the first 12 tokens of a sentence from number 1000 on (those with at
-least as many); the probe that orders the candidates is fitted on 96 sentences below that. Parts: ``float32``; ``coarse`` (bfloat16, int8
+least as many); the probe that orders the candidates is fitted on 300 sentences below that. Parts: ``float32``; ``coarse`` (bfloat16, int8
 with one step for the whole prompt); ``noise`` (0.3, 1, 3, 10 and 30 times the median size of a feature's entry; the genie is asked for 3
 places of each prompt, the attack runs 128 candidates for a token).
 """
@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from leakgauge.data.sentences import read_sentences
 from leakgauge.integrations.language import load_language
 from leakgauge.split.prompts import Protection, scan_prompts
 
-TOKENS, PUBLIC, FITTED = 12, 1000, 96
+TOKENS, PUBLIC, FITTED = 12, 1000, 300
 PARTS = {
     "float32": (Protection(),),
     "coarse": (Protection("bfloat16"), Protection("int8")),
@@ -57,25 +58,35 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--prompts", type=int, default=10)
     parser.add_argument("--cuts", nargs="+", type=int, default=[1, 2, 4, 8, 15, 30])
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--public", type=int, default=FITTED, help="sentences that the probe is fitted on")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda; seconds are those of the clock")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no row after so many seconds")
+    parser.add_argument("--out", type=Path, help="append one JSON line per row; what it holds is not computed again")
     parser.add_argument("--from", dest="source", type=Path, help="print the table of an earlier --out file and stop")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    if options.device == "cpu":
+        torch.set_num_threads(1)
     if options.source is not None:
         print(table([json.loads(line) for line in options.source.read_text(encoding="utf-8").splitlines()]))
         return
     found, texts = load_language(options.model), read_sentences(options.sentences).texts
     encoded = (torch.tensor(found.tokenizer.encode(one)) for one in texts[PUBLIC:])
     prompts = [ids[:TOKENS] for ids in encoded if len(ids) >= TOKENS][: options.prompts]
-    public = found.ids(texts[:FITTED], 2 * TOKENS)
-    victim = found.victim(2 * TOKENS)
+    public = found.ids(texts[: options.public], 2 * TOKENS)
+    victim = replace(found, model=found.model.to(options.device)).victim(2 * TOKENS)
     rows: list[dict[str, Any]] = []
+    if options.out is not None and options.out.is_file():
+        rows = [json.loads(line) for line in options.out.read_text(encoding="utf-8").splitlines()]
+    started = time.monotonic()
     for part in options.parts:
         for cut in options.cuts:
             for protection in PARTS[part]:
-                began = time.process_time()
+                known = {"cut": cut, "protection": asdict(protection), "prompts": len(prompts)}
+                if any(known.items() <= row.items() for row in rows) or time.monotonic() - started > options.seconds:
+                    continue
+                began = time.perf_counter()
                 (risk,) = scan_prompts(victim, prompts, [cut], [protection], public=public, genie=3, tried=128)
-                rows.append({"part": part, **asdict(risk), "cpu_seconds": round(time.process_time() - began, 1)})
+                rows.append({"part": part, **asdict(risk), "cpu_seconds": round(time.perf_counter() - began, 1)})
                 if options.out is not None:
                     with options.out.open("a", encoding="utf-8") as stream:
                         stream.write(json.dumps(rows[-1]) + "\n")

@@ -4,8 +4,11 @@ import json
 import re
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from leakgauge.audit import records
+from leakgauge.integrations.language import Bytes, load_language
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -73,6 +76,30 @@ def test_a_plan_file_names_model_and_sentences(folder, leakgauge):
     assert "".join(record.text.sentences[0].found) == "Call at nine."
 
 
+def test_an_audit_of_text_answers_what_updates_give_away(folder, leakgauge):
+    done = leakgauge(
+        "audit", "hf:llama.json", "--data", "s.txt", "--defense", "gaussian_noise:relative=30", "--budget", "40s", "--out", "r",
+        "--json", "v.json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    found = {(one.case.batch_size, one.case.defenses): one for one in records.read(folder / "r") if one.change is None}
+    assert found[1, ()].text.verdict.exact == 1
+    assert found[1, ()].case.attack == "sentences"
+    assert found[1, ()].raced[0].name == "token_spans"
+    (hidden,) = (one for (size, guards), one in found.items() if size == 1 and guards)
+    assert hidden.status == "refused" or not hidden.outcome.leaks
+    assert "split: refused: not asked about text models" in done.out
+    page = (folder / "r/report.html").read_text()
+    assert '<dd class="tokens">' in page
+    assert "Do not share plain updates" in page
+
+
+def test_a_plan_file_audits_text(folder, leakgauge):
+    done = leakgauge("audit", "audit.py", "--budget", "30s", "--batch-size", "1", "--out", "r")
+    assert done.code == 0, done.err
+    assert any(one.text is not None and one.text.verdict.exact == 1 for one in records.read(folder / "r"))
+
+
 def test_a_scan_says_that_prompts_leak_and_writes_rows(folder, leakgauge):
     done = leakgauge("scan", "hf:llama.json", "--data", "s.txt", "--cut", "1", "--out", "r")
     assert done.code == 0, done.err
@@ -82,6 +109,49 @@ def test_a_scan_says_that_prompts_leak_and_writes_rows(folder, leakgauge):
     assert all(row["found_asked"] <= row["genie"] for row in rows if row["asked"])
 
 
+@pytest.fixture
+def sent(folder):
+    """What a client's own script would save, with the names of Hugging Face: a gradient, and the difference of one step."""
+    inner = load_language("llama.json").model.model
+    ids = torch.tensor([Bytes().encode(SENTENCES[2])])
+    inner(input_ids=ids, labels=ids).loss.backward()
+    gradients = {name: p.grad.clone() for name, p in inner.named_parameters()}
+    before = {name: p.detach().clone() for name, p in inner.named_parameters()}
+    torch.optim.SGD(inner.parameters(), lr=0.1).step()
+    save_file(gradients, "gradient.safetensors")
+    save_file({name: p.detach() - before[name] for name, p in inner.named_parameters()}, "delta.safetensors")
+    save_file(before, "before.safetensors")
+    (folder / "truth.txt").write_text(SENTENCES[2])
+    return folder
+
+
+def test_a_captured_gradient_shows_the_sentence_without_the_truth(sent, leakgauge):
+    words = ["--update", "gradient.safetensors", "--update-holds", "gradient", "--weights", "before.safetensors"]
+    done = leakgauge("attack", "hf:llama.json", *words, "--out", "r")
+    assert done.code == 0, done.err
+    (record,) = records.read(sent / "r")
+    (found,) = record.text.sentences
+    assert SENTENCES[2].startswith("".join(found.found))  # the last token of a sentence gets no gradient here
+    assert len(found.found) >= len(SENTENCES[2]) - 1
+    assert found.truth == ()
+    page = (sent / "r/report.html").read_text()
+    assert "Original</dt>" not in page
+    assert "The true sentences are not known here" in page
+
+
+@pytest.mark.parametrize("update", ["gradient", "delta"])
+def test_a_captured_update_is_judged_by_the_true_sentence(sent, leakgauge, update):
+    words = ["--update", f"{update}.safetensors", "--update-holds", update, "--local-lr", "0.1", "--truth", "truth.txt"]
+    done = leakgauge("attack", "hf:llama.json", *words, "--out", "r", "--json", "v.json")
+    assert done.code == 0, done.err
+    (record,) = records.read(sent / "r")
+    assert record.outcome.leaks
+    assert min(record.text.scores["rouge1"]) > 0.9
+    wrong = leakgauge("attack", "hf:llama.json", *words, "--out", "w", "--batch-size", "2")
+    assert wrong.code == 2
+    assert "holds 1 sentence, where the update was made from 2" in wrong.err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -89,7 +159,10 @@ def test_a_scan_says_that_prompts_leak_and_writes_rows(folder, leakgauge):
         (["attack", "hf:llama.json", "--data", "none.txt"], "no text file none.txt"),
         (["attack", "cnn", "--data", "s.txt"], "s.txt"),
         (["attack", "hf:llama.json", "--data", "s.txt", "--batch-size", "9"], "but the data holds 5"),
-        (["audit", "hf:llama.json", "--data", "s.txt"], "reads text, and this command takes images"),
+        (
+            ["audit", "hf:llama.json", "--data", "s.txt", "--only", "split"],
+            "leakgauge scan says where a language model may be cut",
+        ),
         (["scan", "hf:llama.json", "--data", "s.txt", "--cut", "body"], "number of blocks on the device"),
         (["scan", "hf:llama.json", "--data", "s.txt", "--cut", "9"], "after block 1 to 3, got 9"),
         (["scan", "hf:llama.json", "--data", "s.txt", "--epochs", "3"], "--epochs is for models of images"),

@@ -34,6 +34,7 @@ from leakgauge.attacks.linear import linear as linear
 from leakgauge.attacks.linear_rows import linear_rows as linear_rows
 from leakgauge.attacks.r_gap import r_gap as r_gap
 from leakgauge.attacks.relu_batches import relu_batches as relu_batches
+from leakgauge.attacks.sentences import sentences as sentences
 from leakgauge.attacks.smooth_series import smooth_series as smooth_series
 from leakgauge.attacks.strongest import Strongest as Strongest
 from leakgauge.attacks.strongest import strongest as strongest
@@ -68,6 +69,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "april_closed_form": april_closed_form,
     "april_from_closed_form": april_from_closed_form,
     "april_text": april_text,
+    "sentences": sentences,
     "bag_of_tokens": bag_of_tokens,
     "token_positions": token_positions,
     "token_spans": token_spans,

@@ -11,7 +11,6 @@ from functools import partial
 from torch import Tensor
 
 from leakgauge.attacks.april.closed_form import april_closed_form
-from leakgauge.attacks.bag_of_tokens import bag_of_tokens
 from leakgauge.attacks.diffusion import diffusion
 from leakgauge.attacks.dlg import dlg
 from leakgauge.attacks.feasibility import feasibility
@@ -23,11 +22,10 @@ from leakgauge.attacks.linear import linear
 from leakgauge.attacks.linear_rows import linear_rows
 from leakgauge.attacks.r_gap import r_gap
 from leakgauge.attacks.relu_batches import relu_batches
+from leakgauge.attacks.sentences import sentences
 from leakgauge.attacks.smooth_series import smooth_series
 from leakgauge.attacks.tables import tables
 from leakgauge.attacks.tag_read_labels import tag_read_labels
-from leakgauge.attacks.token_positions import token_positions
-from leakgauge.attacks.token_spans import token_spans
 from leakgauge.channels import ShuffledFedAvg
 from leakgauge.channels.facts import single_client
 from leakgauge.core import (
@@ -139,24 +137,6 @@ class _Result:
         return Raced(self.entrant.name, self.steps, self.mismatch, chosen=chosen, unseen=self.unseen)
 
 
-def _strongest_on_text(victim: Victim, seen: Observation, *, seed: int) -> Reconstruction:
-    """The first that applies: whole sentences of a batch, one sentence, the set of tokens."""
-    raced, reasons = list[Raced](), list[str]()
-    for name, attack in (
-        ("token_spans", token_spans()),
-        ("token_positions", token_positions()),
-        ("bag_of_tokens", bag_of_tokens()),
-    ):
-        try:
-            found = attack(victim, seen, seed=seed)
-        except Inapplicable as refusal:
-            raced.append(Raced(name, 0, None, refused=str(refusal)))
-            reasons.append(f"{name}: {refusal}")
-            continue
-        return replace(found, raced=(*raced, Raced(name, 0, None, chosen=True)), by=attack)
-    raise Inapplicable("; ".join(reasons))
-
-
 @dataclass(frozen=True)
 class Strongest:
     """The attack made by :func:`strongest`."""
@@ -184,7 +164,7 @@ class Strongest:
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began = time.perf_counter()
         if isinstance(victim.space, Tokens):
-            return _strongest_on_text(victim, seen, seed=seed)
+            return sentences()(victim, seen, seed=seed)
         if isinstance(victim.space, Table):
             attack = tables(steps=self.steps, restarts=max(POOLED, self.restarts))
             return replace(attack(victim, seen, seed=seed), by=attack)

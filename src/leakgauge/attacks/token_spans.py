@@ -251,7 +251,8 @@ def _without_order(spans: Spans, sets: Sequence[Tensor], size: int, *, guess: bo
 def explains(span: RowSpan, vectors: Tensor) -> bool:
     """Whether nothing is left of the gradient outside the span of ``vectors`` (n, width) but rounding or noise."""
     vectors = vectors * span.scale
-    _, s, v = torch.linalg.svd(vectors / vectors.norm(dim=1, keepdim=True), full_matrices=False)
+    unit = (vectors / vectors.norm(dim=1, keepdim=True)).cpu()  # where a decomposition is quicker
+    _, s, v = (one.to(vectors.device) for one in torch.linalg.svd(unit, full_matrices=False))
     basis = v[s > span.rounding * math.sqrt(vectors.numel()) * s[0]].T
     scaled = span.values[:, None] * span.basis.T
     left = scaled - (scaled @ basis) @ basis.T

@@ -82,6 +82,21 @@ def evaluate_text(
     if not isinstance(victim.space, Tokens):
         raise BadInput("evaluate_text takes victims that read token ids; use evaluate for images")
     seen = observe(victim, channel, x, y, defenses=defenses, reveal=reveal, seed=seed)
+    return assess_text(attack, victim, seen, x, y, seed=seed, public=public, padding=padding)
+
+
+def assess_text(
+    attack: Attack,
+    victim: Victim,
+    seen: Observation,
+    x: Tensor,
+    y: Tensor,
+    *,
+    seed: int = 0,
+    public: Tensor | None = None,
+    padding: int | None = None,
+) -> TextResult:
+    """Attacks what was ``seen`` and judges it by the true ids ``x`` and targets ``y``, which the attack does not see."""
     found = attack(victim, seen, seed=seed)
     labels = y if y.dim() == 1 else None
     guesses = {name: _scored(ids, x, padding) for name, ids in own_guesses(victim, len(x), public, seed=seed).items()}

@@ -35,8 +35,9 @@ from leakgauge.audit.questions.training import MOST_STEPS as MOST_TRAINING
 from leakgauge.audit.questions.training import TrainingPlan, plan_training, trial_cost
 from leakgauge.audit.questions.updates import same_work
 from leakgauge.audit.request import Effort, Request
-from leakgauge.audit.session import Load, Setup, check_fits, set_up
+from leakgauge.audit.session import Load, Setup, check_runs, set_up
 from leakgauge.audit.timing import Cost, elapsed
+from leakgauge.core import Tokens
 from leakgauge.errors import BadInput, Inapplicable
 
 SHARES: dict[Question, float] = {"updates": 0.45, "training": 0.10, "split": 0.20, "defenses": 0.25, "properties": 0.10}
@@ -101,7 +102,7 @@ class Planner:
 
     def __post_init__(self) -> None:
         self.setup: Setup = self.load(self.request.main)
-        check_fits(self.setup)
+        check_runs(self.setup)
 
     # Time.
 
@@ -183,6 +184,11 @@ class Planner:
         return replace(plan, **self.found, refusals=refusals, waiting=waiting, estimates=estimates)
 
     def _ask(self, question: Question) -> None:
+        if question != "updates" and isinstance(self.setup.victim.space, Tokens):
+            other = (
+                "leakgauge scan says where a language model may be cut" if question == "split" else "it takes images"
+            )
+            raise Inapplicable(f"not asked about text models: {other}")
         {
             "split": self._split,
             "training": self._training,
@@ -413,7 +419,7 @@ def rehearse(cases: Sequence[Case], *, load: Load, until: float = math.inf) -> N
         if began + longest > until:
             return
         setup = set_up(case, load)
-        check_fits(setup)
+        check_runs(setup)
         try:
             setup.observation(case)
         except BadInput:

@@ -12,7 +12,7 @@ from leakgauge.audit.case import Case, accepted_options, with_steps
 from leakgauge.audit.scoring import pair_images
 from leakgauge.audit.session import Load, set_up
 from leakgauge.audit.timing import MEASURABLE, Cost, cost_of_steps, elapsed
-from leakgauge.core import Sampled
+from leakgauge.core import Sampled, Tokens
 from leakgauge.errors import BadInput
 
 
@@ -125,6 +125,8 @@ SCORED = 24
 def _scoring(case: Case, load: Load) -> float:
     """Seconds of scoring a reconstruction and a null run. Where that takes long, from one image and a few others."""
     setup = load(case)
+    if isinstance(setup.victim.space, Tokens):
+        return 0.0  # ROUGE of a few sentences
     truths, others = setup.pictures(setup.images[case.first : case.first + case.batch_size]), setup.pool(case)
     one, some = truths[:1], None if others is None else others[:SCORED]
     short = min(elapsed(lambda: pair_images(one, one, pool=some)) for _ in range(2))  # the first of a process warms up

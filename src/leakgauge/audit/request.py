@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, replace
 from leakgauge.audit.case import Case
 from leakgauge.audit.questions import Question
 from leakgauge.audit.questions.updates import dishonest, ladder, pointless
-from leakgauge.audit.session import Load, check_fits, modes_differ
-from leakgauge.core import Pixels
+from leakgauge.audit.session import Load, check_runs, modes_differ
+from leakgauge.core import Pixels, Tokens
 from leakgauge.errors import BadInput
 
+TEXT = "sentences"
+"""The attack on text models."""
 NOMINAL: Mapping[str, float] = {"updates": 55.0, "training": 8.0, "split": 25.0, "defenses": 45.0, "properties": 60.0}
 """Seconds of the audit of the embedded models without a budget, as measured on one core; others differ."""
 
@@ -104,6 +106,11 @@ def variants(base: Case, *, modes: Sequence[str], batch_size: int | None, defens
     ]
 
 
+def _of_text(case: Case) -> Case:
+    """The case with the attack for text, which takes no steps, where it names none."""
+    return replace(case, name="", attack=TEXT) if case.attack == Case.attack and not case.options else case
+
+
 def ask(
     base: Case,
     *,
@@ -140,7 +147,10 @@ def ask(
     if "updates" in questions:
         setup = load(main)
         images = isinstance(setup.victim.space, Pixels)
-        check_fits(setup)
+        check_runs(setup)
+        if isinstance(setup.victim.space, Tokens):
+            main, *grid = (_of_text(case) for case in (main, *grid))
+            grid = [case for case in grid if case.first + case.images <= len(setup.images)]
         without = set(pointless(setup.victim))
         if modes_differ(setup):
             without -= {"eval mode", "train mode"}

@@ -38,7 +38,7 @@ from leakgauge.audit.bounds import Bound
 from leakgauge.audit.case import Case, tries_enough
 from leakgauge.audit.control import Controls, Extent
 from leakgauge.audit.evaluate import ControlOf, Result, assess, assumed, certified_samples
-from leakgauge.audit.evaluate_text import evaluate_text
+from leakgauge.audit.evaluate_text import assess_text, evaluate_text
 from leakgauge.audit.evidence import commit, now
 from leakgauge.audit.files import save_strip
 from leakgauge.audit.identifiability import CHEAP, identify
@@ -49,7 +49,7 @@ from leakgauge.audit.series_record import series_facts
 from leakgauge.audit.session import Load, Setup, check_fits, set_up
 from leakgauge.audit.table_record import table_facts
 from leakgauge.audit.tables import evaluate_table
-from leakgauge.audit.text_record import text_facts
+from leakgauge.audit.text_record import text_facts, untrue_facts
 from leakgauge.audit.verdict import judge_certified
 from leakgauge.channels.dropout import without_dropout
 from leakgauge.core import Observation, Pixels, Reconstruction, Series, Table, Tokens, Trace, Victim, as_images
@@ -168,7 +168,7 @@ def run_case(
 def _text_record(case: Case, setup: Setup, folder: Path, *, began: float) -> Record:
     """Attacks a batch of sentences and judges it."""
     (x, y), victim = setup.private(case), setup.victim
-    padding = getattr(victim.loss, "padding", None) or getattr(victim.model, "padding", None)
+    padding = padding_of(victim)
     found = evaluate_text(
         case.build_attack(),
         victim,
@@ -219,6 +219,12 @@ def _table_record(case: Case, setup: Setup, folder: Path, space: Table, *, began
         table=table_facts(found, space),
         **_said_by_attack(case, victim, found.reconstruction, folder, order=order),
     )
+
+
+def padding_of(victim: Victim) -> int | None:
+    """The id that fills short sentences, as the loss or the model of a text model names it."""
+    named = (getattr(victim.loss, "padding", None), getattr(victim.model, "padding", None))
+    return next((one for one in named if one is not None), None)
 
 
 def _with_directions(record: Record, setup: Setup, folder: Path, *, asked: bool) -> Record:
@@ -431,27 +437,81 @@ def attack_captured(
     *,
     folder: Path,
     truth: tuple[Tensor, Tensor] | None = None,
+    tokens: Callable[[Tensor], list[str]] | None = None,
 ) -> Record:
     """Attacks a captured observation and writes its record, its pictures and the images (``reconstruction.npz``, in [0, 1]).
 
     ``truth`` are images in [0, 1] and labels, known to the client alone: they are compared with what the attack found, and the attack
     never sees them. Without them the verdict rests on what the attack certified, and there is none without a certificate. A client's
-    dropout masks are its own, so a mismatch is measured without dropout, the mean of the masks.
+    dropout masks are its own, so a mismatch is measured without dropout, the mean of the masks. For a text model ``truth`` are ids and
+    targets, the file holds ids, and ``tokens`` gives the pieces of text of one sentence.
     """
     began, facts = time.perf_counter(), _facts_of(victim, classes=0)
     try:
         private = None
+        if isinstance(victim.space, Tokens):
+            made = _attack_captured_text(case, victim, seen, captured, truth, folder, began=began, tokens=tokens)
+            return _kept(case, victim, seen, captured, made, folder, truth)
         if truth is not None:
             setup = Setup(victim, *truth)
             facts, private = _described(setup, check_fits(setup)), setup.private(case)
         made = _attack_captured(case, victim, seen, captured, private, folder, began=began, facts=facts)
     except Exception as error:  # noqa: BLE001 - recorded as a refusal or an error, never as a score
         made = _without_result(case, error, began=began, victim=facts, captured=captured)
+    return _kept(case, victim, seen, captured, made, folder, truth)
+
+
+def _kept(
+    case: Case,
+    victim: Victim,
+    seen: Observation,
+    captured: Captured,
+    made: Record,
+    folder: Path,
+    truth: tuple[Tensor, Tensor] | None,
+) -> Record:
+    """Writes the record of a captured update, and what it is evidence of."""
     made = replace(made, channel=repr(seen.channel), command=_captured_command(case, captured))
     records.append(folder, made)
     settings = {"cases": [asdict(case)], "update": evidence.hash_tensors(seen.signal.values())}
     evidence.keep(folder, case.model, victim.model, () if truth is None else truth, settings)
     return made
+
+
+def _attack_captured_text(
+    case: Case,
+    victim: Victim,
+    seen: Observation,
+    captured: Captured,
+    truth: tuple[Tensor, Tensor] | None,
+    folder: Path,
+    *,
+    began: float,
+    tokens: Callable[[Tensor], list[str]] | None,
+) -> Record:
+    attack, padding = case.build_attack(), padding_of(victim)
+    if truth is not None:
+        result = assess_text(attack, victim, seen, *truth, seed=case.seed, padding=padding)
+        found, verdict, known = result.reconstruction, result.verdict.plain(), result.assumptions
+        text = text_facts(result, truth[0], tokens=tokens, padding=padding)
+        order = pair_sentences(found.x.cpu(), truth[0].cpu()).argsort()
+    else:
+        found, order = attack(victim, seen, seed=case.seed), None
+        known = assumed(attack if found.by is None else found.by, seen)
+        verdict = judge_certified(certified_samples(found), known, unit="sentence")
+        text = untrue_facts(found, verdict, tokens=tokens, padding=padding)
+    np.savez_compressed(folder / CAPTURED_IMAGES, ids=found.x.cpu().numpy())
+    return _record(
+        case,
+        "done",
+        began=began,
+        victim=_facts_of(victim, classes=0),
+        assumptions=known,
+        verdict=verdict,
+        text=text,
+        captured=captured,
+        **_said_by_attack(case, victim, found, folder, order=order),
+    )
 
 
 def _attack_captured(

@@ -205,6 +205,12 @@ def one_of_each_class(labels: Tensor) -> Tensor:
     return torch.argsort(turn * len(seen) + labels, stable=True)
 
 
+def check_runs(setup: Setup) -> None:
+    """As :func:`check_fits`, for what takes text too; ids were checked when they were read."""
+    if not isinstance(setup.victim.space, Tokens):
+        check_fits(setup)
+
+
 def check_fits(setup: Setup) -> int:
     """Number of classes, 0 where the targets are no classes. Refuses, in one sentence, a model that does not take the data or targets it
     cannot have."""
@@ -213,7 +219,7 @@ def check_fits(setup: Setup) -> int:
         raise BadInput(f"{victim.name} reads rows of a table, and this command takes images; use leakgauge attack")
     if isinstance(victim.space, Tokens):
         raise BadInput(
-            f"{victim.name} reads text, and this command takes images; use leakgauge attack or leakgauge scan"
+            f"{victim.name} reads text, and this takes images; leakgauge audit --only updates, attack and scan take text"
         )
     probe = victim.to_input(victim.space.encode(setup.images[:2]))
     try:

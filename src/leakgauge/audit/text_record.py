@@ -8,9 +8,12 @@ from typing import Literal
 
 from torch import Tensor
 
+from leakgauge.audit.cause import Cause
 from leakgauge.audit.evaluate_text import TextResult
 from leakgauge.audit.scoring import TextScores
 from leakgauge.audit.text_verdict import TextVerdict
+from leakgauge.audit.verdict import Outcome, Verdict
+from leakgauge.core import Reconstruction
 from leakgauge.measures.text import pair_sentences
 
 Mark = Literal["placed", "present", "missing"]
@@ -32,7 +35,7 @@ class Sentence:
 class TextFacts:
     """``scores`` and ``null`` map a metric to its value for each sentence, in the order of ``sentences``.
 
-    ``guesses`` names what the null is the best of.
+    ``guesses`` names what the null is the best of. Without the truth there are no scores, and sentences have no truth.
     """
 
     verdict: TextVerdict
@@ -40,6 +43,12 @@ class TextFacts:
     null: Mapping[str, tuple[float, ...]]
     guesses: tuple[str, ...]
     sentences: tuple[Sentence, ...]
+
+    def means(self, metric: str) -> tuple[float | None, float | None]:
+        """Of the attack and of the null, over the sentences; None where there are no scores."""
+        sides = (self.scores.get(metric, ()), self.null.get(metric, ()))
+        mine, null = (sum(side) / len(side) if side else None for side in sides)
+        return mine, null
 
 
 def text_facts(
@@ -53,6 +62,28 @@ def text_facts(
     return TextFacts(result.verdict, _metrics(result.scores), _metrics(result.null), tuple(result.guesses), sentences)
 
 
+def untrue_facts(
+    found: Reconstruction, verdict: Verdict | None, *, tokens: Callable[[Tensor], list[str]] | None, padding: int | None
+) -> TextFacts:
+    """The facts of a result where the truth is not known: the sentences that were found, those that are certified marked as placed."""
+    ids = found.x.detach().cpu()
+    sure = [False] * len(ids) if found.certified is None else found.certified.tolist()
+    pieces = [_pieces(_cut(one, padding), tokens) for one in ids]
+    sentences = tuple(
+        Sentence((), (), tuple(said), ("placed" if certain else "present",) * len(said))
+        for said, certain in zip(pieces, sure, strict=True)
+    )
+    outcome, kind = (Outcome.INCONCLUSIVE, "deployable") if verdict is None else (verdict.outcome, verdict.kind)
+    count = sum(sure)
+    cause = None if outcome.leaks else Cause.UNTESTED
+    judged = TextVerdict(outcome, kind, len(ids), count, count, count, count, cause=cause)
+    return TextFacts(judged, {}, {}, (), sentences)
+
+
+def _pieces(ids: Tensor, tokens: Callable[[Tensor], list[str]] | None) -> list[str]:
+    return tokens(ids) if tokens is not None else [f"{number} " for number in ids.tolist()]
+
+
 def _metrics(scores: TextScores) -> dict[str, tuple[float, ...]]:
     return {name: getattr(scores, name) for name in METRICS}
 
@@ -61,7 +92,7 @@ def _sentence(
     truth: Tensor, found: Tensor, tokens: Callable[[Tensor], list[str]] | None, padding: int | None
 ) -> Sentence:
     sides = [_cut(ids, padding) for ids in (truth, found)]
-    pieces = [tokens(ids) if tokens is not None else [f"{number} " for number in ids.tolist()] for ids in sides]
+    pieces = [_pieces(ids, tokens) for ids in sides]
     lists = [ids.tolist()[: len(said)] for ids, said in zip(sides, pieces, strict=True)]
     marks = [_marks(lists[k], lists[1 - k]) for k in (0, 1)]
     return Sentence(tuple(pieces[0]), marks[0], tuple(pieces[1]), marks[1])

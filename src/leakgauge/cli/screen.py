@@ -163,9 +163,7 @@ Cells = tuple[str, str, str]
 def _scores(record: Record) -> tuple[Cells | tuple[()], Cells]:
     """Names and values of what a case on images, series, rows or text is judged by; no names where it has no scores."""
     if record.text is not None:
-        mine, null = (
-            number(sum(one["rouge1"]) / len(one["rouge1"]), 2) for one in (record.text.scores, record.text.null)
-        )
+        mine, null = ("–" if one is None else number(one, 2) for one in record.text.means("rouge1"))
         return ("ROUGE-1", "null", "exact"), (
             mine,
             null,

@@ -25,6 +25,7 @@ from leakgauge.audit.questions.updates import GUIDED
 from leakgauge.audit.records import Captured, Record, Start
 from leakgauge.audit.run import attack_captured
 from leakgauge.audit.session import embedded, public_images
+from leakgauge.channels import FedAvg
 from leakgauge.channels.facts import is_weight_update, local_steps, public
 from leakgauge.core import (
     AddsClients,
@@ -35,13 +36,16 @@ from leakgauge.core import (
     PerSample,
     Protects,
     Signal,
+    Tokens,
     Victim,
 )
 from leakgauge.data.fit import Shape
 from leakgauge.data.folder import SUFFIXES
+from leakgauge.data.sentences import read_sentences
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.integrations.adam_updates import refuse_adam_as_sgd
 from leakgauge.integrations.captured_file import read_about
+from leakgauge.integrations.language import LONGEST, LanguageModel, read_ids
 from leakgauge.integrations.resolve import load_model, rearranged
 from leakgauge.integrations.setups import data_of, images_for
 from leakgauge.integrations.tensor_files import COUNT, own_names, read_tensors, refuse_misfits, unwrapped, with_weights
@@ -72,7 +76,7 @@ def attack_file(
     said = read_about(update)
     weights, holds = weights or said.weights, holds or said.update_holds or "delta"
     case = replace(case, weights="")  # the record has them among what is known of the update
-    victim = captured_victim(case, weights)
+    victim, language = _victim_and_language(case, weights)
     start = start_of(case, victim, weights)
     seen = captured_observation(victim, update, case, holds=holds, before=start)
     case = case if named else with_fitting_attack(case, victim, seen)
@@ -84,8 +88,14 @@ def attack_file(
         truth="" if truth is None else str(truth),
         statistics=shares_statistics(victim, seen),
     )
-    private = None if truth is None else read_truth(truth, victim, case)
-    return attack_captured(case, victim, with_auxiliary(seen, victim, case), about, folder=folder, truth=private)
+    private = None
+    if truth is not None:
+        private = (
+            read_truth(truth, victim, case) if language is None else read_true_sentences(truth, language, case, victim)
+        )
+    tokens = None if language is None else language.tokens
+    seen = with_auxiliary(seen, victim, case)
+    return attack_captured(case, victim, seen, about, folder=folder, truth=private, tokens=tokens)
 
 
 def _hint(case: Case) -> str:
@@ -94,7 +104,15 @@ def _hint(case: Case) -> str:
 
 
 def captured_victim(case: Case, weights: Path | None) -> Victim:
-    """The case's model at the weights that the server sent out; its own where no file is given."""
+    """The case's model at the weights that the server sent out; its own where no file is given.
+
+    A language model takes sentences of up to ``LONGEST`` tokens, since nobody but the client knows how long its own are.
+    """
+    return _victim_and_language(case, weights)[0]
+
+
+def _victim_and_language(case: Case, weights: Path | None) -> tuple[Victim, LanguageModel | None]:
+    language = None
     inner = case.model.removeprefix(REARRANGED)
     if inner in PRETRAINED:
         victim = embedded(replace(case, model=inner)).victim
@@ -102,7 +120,9 @@ def captured_victim(case: Case, weights: Path | None) -> Victim:
         model = model if inner == case.model else rearranged(model)
     else:
         loaded = load_model(case.model, seed=case.seed, classes=case.classes, size=case.size)
-        model, space, loss = loaded.model, loaded.space, loaded.loss
+        model, space, loss, language = loaded.model, loaded.space, loaded.loss, loaded.language
+        if language is not None:
+            space = language.victim(min(LONGEST, language.positions or LONGEST)).space
         if space is None:
             raise BadInput(
                 f"{case.model} does not say which images it takes; return (model, Pixels((3, 32, 32))) from it, with your own channels, "
@@ -110,7 +130,7 @@ def captured_victim(case: Case, weights: Path | None) -> Victim:
             )
     if weights is not None:
         model = with_weights(model, read_tensors(weights), source=str(weights), hint=_hint(case))
-    return Victim(model.to(case.device), space, loss=loss, mode=case.mode, name=case.model)
+    return Victim(model.to(case.device), space, loss=loss, mode=case.mode, name=case.model), language
 
 
 def start_of(case: Case, victim: Victim, weights: Path | None) -> Start:
@@ -234,7 +254,9 @@ def captured_observation(
     shared = {name: buffers[name] + value.to(buffers[name]) for name, value in sent.items() if name in buffers}
     if holds != "gradient":
         refuse_adam_as_sgd(signal, case, source=str(update))
-    if holds != "gradient" and not is_weight_update(channel):
+    if holds != "gradient" and not is_weight_update(channel) and isinstance(victim.space, Tokens):
+        channel = FedAvg(lr=case.local_lr)  # the attack on text asks for the rounding of weights
+    elif holds != "gradient" and not is_weight_update(channel):
         signal = {name: value / -case.local_lr for name, value in signal.items()}
     _refuse_another_training(victim, sent, case, source=str(update))
     assumed = [Assumption(f"batch size known ({case.images})", "deployable")]
@@ -318,6 +340,18 @@ def read_truth(path: Path, victim: Victim, case: Case) -> tuple[Tensor, Tensor]:
             "of the client, or its private images alone"
         )
     return images, labels
+
+
+def read_true_sentences(path: Path, language: LanguageModel, case: Case, victim: Victim) -> tuple[Tensor, Tensor]:
+    """Ids and targets of the client's own sentences, one a line."""
+    given = read_sentences(path)
+    if len(given.texts) != case.images:
+        raise BadInput(
+            f"{path} holds {plural(len(given.texts), 'sentence')}, where the update was made from {case.images}; give the --batch-size and "
+            "--local-steps of the client, or its private sentences alone"
+        )
+    ids, labels = read_ids(language, given, length=victim.space.shape[0])
+    return language.private(ids, labels, seed=case.seed)
 
 
 def refuse_in_a_file(case: Case, *, data: str | None) -> None:

@@ -317,8 +317,8 @@ def _positions(model: nn.Module) -> int | None:
     return min((named, *rows))
 
 
-def read_ids(found: LanguageModel, given: Sentences) -> tuple[Tensor, Tensor | None]:
-    """Ids and labels of the sentences of a file."""
+def read_ids(found: LanguageModel, given: Sentences, *, length: int | None = None) -> tuple[Tensor, Tensor | None]:
+    """Ids and labels of the sentences of a file, of ``length`` if that is given."""
     if found.kind == "classifier" and given.labels is not None:
         classes = cast(Any, cast(TextLogits, found.model).model).config.num_labels
         if max(given.labels) >= classes:
@@ -326,4 +326,4 @@ def read_ids(found: LanguageModel, given: Sentences) -> tuple[Tensor, Tensor | N
                 f"the label {max(given.labels)} is too large for a classifier of {classes} classes; labels count from 0"
             )
     labels = None if given.labels is None else torch.tensor(given.labels)
-    return found.ids(given.texts), labels
+    return found.ids(given.texts, length), labels

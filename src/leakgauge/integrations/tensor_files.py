@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -102,7 +103,8 @@ def plain(value: Tensor) -> Tensor:
 def unwrapped(given: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors under the model's own names: without what a wrapper put before all of them, unless the model has it too.
 
-    Any other beginning that all names share (Lightning's ``model.``) goes where the rest is a name of the model's for every one.
+    Any other beginning that all names share (Lightning's ``model.``) goes where the rest is a name of the model's for every one. Names of a
+    Hugging Face model, or of an adapter that ``peft`` saved, get the beginning that they have inside our wrapper.
     """
     found = dict(given)
     while found and not any(name in state for name in found):
@@ -110,7 +112,19 @@ def unwrapped(given: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[
         if not prefix:
             break
         found = {name.removeprefix(prefix): value for name, value in found.items()}
-    return found
+    if not found or any(name in state for name in found):
+        return found
+    inner = {f"{INNER}{_of_adapter(name)}": value for name, value in found.items()}
+    return inner if all(name in state for name in inner) else found
+
+
+INNER = "model."
+"""What our own wrapper of a Hugging Face model puts before its names."""
+
+
+def _of_adapter(name: str) -> str:
+    """The name of a factor of an adapter inside the model; ``peft`` saves it without the adapter's own name, ``default``."""
+    return re.sub(r"\.(lora_[AB])\.weight$", r".\1.default.weight", name)
 
 
 def _before_all(given: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:

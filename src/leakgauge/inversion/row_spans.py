@@ -163,7 +163,9 @@ def row_span(
     noisy = any(spread > COARSE * one.sigma(g) for one, g, spread in chosen.rows(given))
     stacked = torch.cat([g / max(one.sigma(g), spread) for one, g, spread in chosen.rows(given)])
     rows, width = stacked.shape
-    _, s, v = torch.linalg.svd(stacked, full_matrices=rows < width)
+    _, s, v = (
+        one.to(stacked.device) for one in torch.linalg.svd(stacked.cpu(), full_matrices=rows < width)
+    )  # slow on a GPU
     values = torch.cat([s, s.new_zeros(width - len(s))])
     coarse = noisy or any(one.once > one.sums for one in given)
     rough = not coarse and not any(one.floor > 0 for one in given)
@@ -237,7 +239,7 @@ class _Weighed:
             return cls(gradients, scale, spreads, uneven)
         for k, g in enumerate(gradients):
             if inputs < min(g.shape):
-                beyond = torch.linalg.svdvals(g)[inputs:]
+                beyond = torch.linalg.svdvals(g.cpu())[inputs:]
                 spreads[k], white = _white(beyond, g.shape, inputs)
                 uneven = max(uneven, float(beyond[0]) / white if white else 0.0)
         if any(spread > COARSE * one.sigma(g) for one, g, spread in zip(given, gradients, spreads, strict=True)):
@@ -258,7 +260,7 @@ def _end_noise(g: Tensor) -> float:
     In an end that does, the largest value is at most ``EDGE`` times √rows + √columns, in units of the σ that their median shows. 0 if no
     end of ``TAIL`` values does.
     """
-    s, (rows, columns) = torch.linalg.svdvals(g), g.shape
+    s, (rows, columns) = torch.linalg.svdvals(g.cpu()), g.shape
     for used in range(len(s) - TAIL):
         left = (rows - used, columns - used)
         sigma = float(s[used:].median()) / _median_value(*left)

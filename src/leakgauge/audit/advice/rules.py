@@ -42,7 +42,7 @@ RULES: tuple[Rule, ...] = (
         condition="An undefended set-up without diagnostic assumptions is feasible.",
         when=conditions.plain_updates_leak,
         title="Do not share plain updates from {batches}.",
-        why="An ordinary server reconstructed private images: {name} ({quality}).",
+        why="An ordinary server reconstructed private data: {name} ({quality}).",
     ),
     Rule(
         name="plain_updates_leak_partly",

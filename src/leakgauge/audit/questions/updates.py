@@ -13,7 +13,7 @@ from leakgauge.audit.case import Case, Change, accepted_options, uses_of, with_s
 from leakgauge.audit.records import Record
 from leakgauge.audit.specs import made_from
 from leakgauge.audit.verdict import Outcome
-from leakgauge.core import NoisyCopy, PerSample, SharesBuffers, Use, Victim
+from leakgauge.core import NoisyCopy, PerSample, SharesBuffers, Tokens, Use, Victim
 from leakgauge.errors import BadInput
 from leakgauge.inversion import Guided, Matching
 from leakgauge.inversion.statistics import tracking_layers
@@ -140,6 +140,8 @@ def changes(case: Case, *, models: Mapping[str, str] | None = None) -> list[Case
 def pointless(victim: Victim) -> frozenset[str]:
     """The changes that change nothing for a model: of a mode that it does not know, of running statistics that it does not keep."""
     names = set[str]() if victim.depends_on_mode() else {"eval mode", "train mode"}
+    if isinstance(victim.space, Tokens):
+        names |= {"half of the pixels given", "true labels given"}
     return frozenset(names if tracking_layers(victim) else {*names, "running statistics shared"})
 
 

@@ -109,9 +109,7 @@ ENDINGS: Mapping[str, Ending] = {
     "error": Ending("error", "Error", "The run broke before it could be judged. It has no score."),
     "withdrawn": Ending("withdrawn", "Withdrawn", "The record was withdrawn after the run. It has no score."),
     "unjudged": Ending("unjudged", "No verdict", "The attack ran, but no verdict was recorded."),
-    "unscored": Ending(
-        "unscored", "No verdict", "The true images are not known here, so there is nothing to compare with."
-    ),
+    "unscored": Ending("unscored", "No verdict", "The truth is not known here, so there is nothing to compare with."),
 }
 
 
@@ -153,10 +151,14 @@ def case_sentence(record: Record) -> str:
         "error": "The run broke before it could be judged, so there is no score.",
         "withdrawn": "The record was withdrawn after the run, so there is no score.",
         "unjudged": "The attack ran, but no verdict was recorded.",
-        "unscored": NO_TRUTH,
+        "unscored": NO_TRUTH if record.text is None else NO_TRUE_SENTENCES,
     }[ending(record).key]
 
 
+NO_TRUE_SENTENCES = (
+    "There is no verdict, because the true sentences are not known here and none is certified: look at those that were found, or give the "
+    "client's own with --truth."
+)
 NO_TRUTH = "There is no verdict, because the true images are not known here: look at the pictures, or give the private batch with --truth."
 
 

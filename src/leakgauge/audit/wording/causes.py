@@ -41,7 +41,7 @@ def why(verdict: Verdict) -> str:
     said = CAUSES[verdict.cause]
     if verdict.cause is Cause.KNOWLEDGE and verdict.lacks:
         said = said.replace("something the client used", " and ".join(LACKED[piece] for piece in verdict.lacks))
-    return said
+    return said.replace("images", f"{verdict.unit}s")
 
 
 def by_cause(verdicts: Sequence[Verdict]) -> str:

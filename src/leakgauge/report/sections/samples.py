@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from leakgauge.audit.phrasing import metric, number, plural
@@ -12,6 +12,8 @@ from leakgauge.audit.wording import TEXT_METRICS
 from leakgauge.report.charts import Line, between, line_chart
 
 _MARKS: Mapping[Mark, str] = {"placed": "found in its place", "present": "found elsewhere", "missing": "not found"}
+_UNCOMPARED: Mapping[Mark, str] = {"placed": "certified", "present": "not certified"}
+"""What the marks mean where the truth is not known."""
 _AT_MOST = 3
 """Channels of one series that are drawn."""
 
@@ -19,8 +21,10 @@ _AT_MOST = 3
 def figures(record: Record) -> str:
     """The scores of a set-up on anything but images, for the overview; empty for images."""
     if record.text is not None:
-        mine, null = (_mean(side["rouge1"]) for side in (record.text.scores, record.text.null))
         verdict = record.text.verdict
+        if not record.text.scores:
+            return f"{verdict.certified} of {plural(verdict.sentences, 'sentence')} certified exact"
+        mine, null = (number(one, 2) for one in record.text.means("rouge1") if one is not None)
         return f"ROUGE-1 {mine}, null {null}; {verdict.exact} of {plural(verdict.sentences, 'sentence')} exact"
     if record.table is not None:
         mine, null = (_percent(sum(side) / len(side)) for side in (record.table.cells, record.table.null))
@@ -30,10 +34,6 @@ def figures(record: Record) -> str:
         mine, null = (metric("correlation", one.mean("correlation")) for one in (record.scores, record.null))
         return f"correlation {mine}, null run {null}; sMAPE {metric('smape', record.scores.mean('smape'))} %"
     return ""
-
-
-def _mean(values: Sequence[float]) -> str:
-    return number(sum(values) / len(values), 2)
 
 
 def text(record: Record) -> dict[str, Any] | None:
@@ -46,17 +46,20 @@ def text(record: Record) -> dict[str, Any] | None:
         {
             "truth": list(zip(one.truth, one.truth_marks, strict=True)),
             "found": list(zip(one.found, one.found_marks, strict=True)),
-            "exact": bool(facts.scores["exact"][k]),
+            "exact": bool(facts.scores["exact"][k]) if facts.scores else False,
             "certified": certified[k],
-            "rouge": number(facts.scores["rouge_l"][k], 2),
-            "null": number(facts.null["rouge_l"][k], 2),
+            "rouge": number(facts.scores["rouge_l"][k], 2) if facts.scores else "",
+            "null": number(facts.null["rouge_l"][k], 2) if facts.null else "",
         }
         for k, one in enumerate(facts.sentences)
     ]
     metrics = [
-        (said, *(_mean(side[name]) for side in (facts.scores, facts.null))) for name, said in TEXT_METRICS.items()
+        (said, *(number(one, 2) for one in facts.means(name) if one is not None))
+        for name, said in TEXT_METRICS.items()
+        if facts.scores
     ]
-    return {"rows": rows, "metrics": metrics, "marks": _MARKS, "guesses": ", ".join(facts.guesses)}
+    marks = _MARKS if facts.scores else _UNCOMPARED
+    return {"rows": rows, "metrics": metrics, "marks": marks, "guesses": ", ".join(facts.guesses)}
 
 
 def _percent(share: float) -> str:

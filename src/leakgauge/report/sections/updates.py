@@ -129,7 +129,7 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
         "text": samples.text(record) if done else None,
         "table": samples.table(record) if done else None,
         "series": samples.series(number, record) if done else [],
-        "shows_truth": record.text is not None
+        "shows_truth": (record.text is not None and bool(record.text.scores))
         or record.series is not None
         or record.table is not None
         or any(s["picture"].uri for g in groups for s in g["strips"] if s["kind"] == "truth"),

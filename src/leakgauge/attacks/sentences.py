@@ -1,0 +1,46 @@
+"""The first attack on text that applies: whole sentences of a batch, one sentence, or the set of tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from leakgauge.attacks.bag_of_tokens import bag_of_tokens
+from leakgauge.attacks.token_positions import token_positions
+from leakgauge.attacks.token_spans import token_spans
+from leakgauge.core import Observation, Raced, Reconstruction, Victim
+from leakgauge.core.defaults import plain_defaults
+from leakgauge.core.examples import example
+from leakgauge.errors import Inapplicable
+from leakgauge.errors.checked import checked
+
+
+@dataclass(frozen=True)
+class FirstOnText:
+    """The attack made by :func:`sentences`."""
+
+    @plain_defaults()
+    def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
+        raced, reasons = list[Raced](), list[str]()
+        for name, attack in (
+            ("token_spans", token_spans()),
+            ("token_positions", token_positions()),
+            ("bag_of_tokens", bag_of_tokens()),
+        ):
+            try:
+                found = attack(victim, seen, seed=seed)
+            except Inapplicable as refusal:
+                raced.append(Raced(name, 0, None, refused=str(refusal)))
+                reasons.append(f"{name}: {refusal}")
+                continue
+            return replace(found, raced=(*raced, Raced(name, 0, None, chosen=True)), by=attack)
+        raise Inapplicable("; ".join(reasons))
+
+
+@example("text_deep")
+@checked
+def sentences() -> FirstOnText:
+    """The first of :func:`token_spans`, :func:`token_positions` and :func:`bag_of_tokens` that applies. ``audit`` uses it for text.
+
+    All three are closed forms or searches that end by themselves, so there is no number of steps to choose.
+    """
+    return FirstOnText()
