@@ -28,9 +28,7 @@ class AttackOptions(Threat, Served, CI, Recorded):
     )
 
     first: int = opt(0, "Index of the first private image in the data.", panel="Model and data")
-    directions: bool = opt(
-        False, "Also measure which directions of the images what is shared determines.", panel="Run"
-    )
+    directions: bool = opt(False, "Also measure which directions of the images what is shared determines.", panel="Run")
     update: Path | None = opt(None, "A captured update (.safetensors or .pt) to attack instead of a simulated one.")
     update_holds: str = opt("delta", "What --update holds: delta, gradient or weights.")
     truth: Path | None = opt(
