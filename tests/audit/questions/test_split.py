@@ -32,6 +32,7 @@ from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
 from leakgauge.report.page import write
 from leakgauge.split import RidgeInverter
+from leakgauge.split.zone import Zone
 
 CASE = Case(model="vgg", seed=3)
 
@@ -247,8 +248,8 @@ def test_a_decoder_that_stops_early_is_recorded_with_the_epochs_it_took(setup, t
     """Ridge again breaks nothing that ridge did not: every decoder stops, is then trained to its end, and holds."""
     run, found = scanned(setup, tmp_path / "run", Asked(threshold=0.4, epochs=6), inverter=Stopping())
     trained = [record for record in store.read(tmp_path / "run") if record.attack == DECODER]
-    assert [(record.allowed, record.epochs) for record in trained] == [(6, 1 + 6)]
-    assert found.epochs_spent == 7
+    assert [(record.allowed, record.epochs) for record in trained] == [(6, 1 + 6), (3, 1 + 3)]
+    assert found.epochs_spent == 11
     assert (facts(run, found).decoded, facts(run, found).epochs_here) == (1, 7)
     again = ScanRun(setup, run.plan, tmp_path / "run", inverter=Blunt(diverges_at=1))  # nothing is left to train
     assert again() == found
@@ -340,6 +341,35 @@ def test_a_decoder_that_does_worse_than_regression_recommends_nothing(setup, tmp
     statement = on_split(facts(run, found))
     assert (statement.badge, "trained too little" in statement.text) == ("Not attacked enough", True)
     assert store.read_conclusion(tmp_path / "run") == found
+
+
+def test_half_of_the_epochs_are_tried_too_where_a_cut_holds(setup, tmp_path):
+    run, found = scanned(setup, tmp_path / "run", Asked(threshold=0.4, epochs=8))
+    tried = [r.allowed for r in run.known.values() if (r.cut, r.attack) == (found.candidate, DECODER)]
+    assert sorted(tried) == [4, 8]
+
+
+@pytest.mark.parametrize(
+    ("half", "full", "learning"), [(0.62, 0.50, True), (0.52, 0.50, False), (0.38, 0.50, True), (None, 0.50, False)]
+)
+def test_a_decoder_that_is_still_learning_recommends_nothing(setup, tmp_path, half, full, learning):
+    """0.50 after a gain of 0.12 would be 0.38 after the next one, below the threshold of 0.4."""
+    run, _ = scanned(setup, tmp_path / "run", Asked(threshold=0.4, epochs=0))
+    trained = [
+        store.CutRecord("3", DECODER, epochs, {"cut": "3", "fvu": fvu, "reidentified": 0.0}, allowed=epochs)
+        for epochs, fvu in ((4, half), (8, full))
+        if fvu is not None
+    ]
+    every = [*run.known.values(), *trained]
+    zone = Zone("3", ("1", "3"), 0.4, (), 12, 24)
+    found = conclude(run.plan, every, zone)
+    assert (found.candidate, found.learning, found.undertrained) == ("3", learning, learning)
+    assert found.recommended == (None if learning else "3")
+    known = split_of(run.plan, every, found)
+    assert isinstance(known, Split)
+    statement = on_split(known)
+    assert (statement.badge == "Not attacked enough") is learning
+    assert ("still learning" in statement.text) is learning
 
 
 def test_images_that_are_named_are_a_leak_whatever_the_fvu(setup, tmp_path):

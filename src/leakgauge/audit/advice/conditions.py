@@ -23,6 +23,7 @@ from leakgauge.audit.wording import (
     quality,
     remedy,
     seen,
+    trained_too_little,
     waiting,
 )
 from leakgauge.core import LABELS_GIVEN
@@ -382,7 +383,8 @@ def decoders_too(found: Findings) -> Match | None:
     if split is None:
         return None
     if split.undertrained and split.candidate is not None:
-        why = "The decoder there did worse than regression, so it was trained too little to show anything."
+        why = trained_too_little(split)
+        why = f"{why[0].upper()}{why[1:]}."
         return Match((SPLIT,), {"cut": split.candidate, "why": why})
     if split.recommended is None or split.decoder_epochs or split.only_output:
         return None

@@ -27,7 +27,8 @@ class Split:
 
     ``best`` names the attack that did best at each cut, ``by`` the one at the recommended cut, where ``reidentified`` is the largest
     share of images that an attack named; at most ``recognised`` may be. ``computed`` cuts were attacked by least squares.
-    ``candidate`` is the shallowest cut that no attack broke; if it is ``undertrained``, its decoder did worse than regression.
+    ``candidate`` is the shallowest cut that no attack broke; if it is ``undertrained``, its decoder did worse than regression, or was
+    still ``learning``.
     ``blurred`` cuts keep the threshold, but their images are re-identified. ``remedy`` would protect where no cut does by itself.
     """
 
@@ -66,6 +67,7 @@ class Split:
     computed: int = 0
     candidate: str | None = None
     undertrained: bool = False
+    learning: bool = False
     blurred: tuple[str, ...] = ()
     accuracy: float | None = None
     remedy: Remedy | None = None
@@ -148,6 +150,7 @@ def split_of(plan: ScanPlan, found: Sequence[CutRecord], end: Conclusion | None)
         ),
         candidate=end.candidate,
         undertrained=end.undertrained,
+        learning=end.learning,
         blurred=tuple(
             name
             for name, value in measured.items()

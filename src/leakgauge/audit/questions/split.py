@@ -155,8 +155,8 @@ class Conclusion:
     on this or a deeper cut, and of a straight line from the first to the last, which is what counting layers would say.
     ``met`` is whether a cut meets the threshold and everything else that was required. ``epochs_spent`` are those of all decoders,
     ``epochs_of_all`` those of full decoders at every cut. ``candidate`` is the shallowest cut that no attack broke; ``undertrained``
-    is whether its decoder did worse than regression, so nothing is recommended. ``remedy`` is what would protect if no cut before
-    the output does by itself.
+    is whether its decoder did worse than regression or was still ``learning``, so nothing is recommended. ``remedy`` is what would
+    protect if no cut before the output does by itself.
     """
 
     recommended: str | None
@@ -171,6 +171,7 @@ class Conclusion:
     epochs_of_all: int
     candidate: str | None = None
     undertrained: bool = False
+    learning: bool = False
     remedy: Remedy | None = None
 
 
@@ -251,7 +252,8 @@ def conclude(plan: ScanPlan, records: Sequence[CutRecord], zone: Zone | None) ->
         first = crossing(names, [least_kept(plan, records, name) for name in names], threshold=plan.threshold)
     else:
         first = _place(names, zone.recommended)
-    undertrained = first < len(names) and too_little(records, names[first])
+    learning = first < len(names) and still_learning(records, names[first], plan.threshold)
+    undertrained = learning or (first < len(names) and too_little(records, names[first]))
     leaking = None if first == 0 else names[first - 1] if zone is None else zone.bracket[0]
     offered = [
         Offer(name, value, int(cut["bytes"]), int(cut["edge_flops"]), float(cut["edge_share"]))
@@ -279,6 +281,7 @@ def conclude(plan: ScanPlan, records: Sequence[CutRecord], zone: Zone | None) ->
         epochs_of_all=len(names) * (plan.epochs or 0),
         candidate=names[first] if first < len(names) else None,
         undertrained=undertrained,
+        learning=learning,
     )
 
 
@@ -290,6 +293,19 @@ def too_little(records: Sequence[CutRecord], cut: str) -> bool:
         return False
     longest = max(decoders, key=lambda record: record.epochs)
     return longest.fvu > (1 + WORSE) * regression[0]
+
+
+def still_learning(records: Sequence[CutRecord], cut: str, threshold: float) -> bool:
+    """Whether twice the epochs gained the longest decoder at the cut so much that as much again would bring it below the threshold.
+
+    The rate of training falls to zero whatever the number of epochs, so the end of one curve does not show whether it has converged.
+    """
+    by_epochs = {r.key[2]: r.fvu for r in records if (r.cut, r.attack) == (cut, DECODER) and not math.isnan(r.fvu)}
+    longest = max(by_epochs, default=0)
+    half = by_epochs.get(longest // 2)
+    if half is None:
+        return False
+    return min(half, 2 * by_epochs[longest] - half) < threshold
 
 
 def least_kept(plan: ScanPlan, records: Sequence[CutRecord], name: str) -> float:
@@ -335,6 +351,10 @@ HELD_OUT, MOST_TESTED = 5, 500
 """Every fifth image of a class is attacked and the others are the adversary's; at most so many are attacked."""
 SHOWN, MAPPED = 8, 200
 """Images in the pictures, and features in a map."""
+FEWEST_TO_HALVE = 4
+"""Epochs of a decoder below which half of them say nothing."""
+HALVES = 1.25
+"""Decoders at the two cuts that decide, and a half at the one that holds, as a multiple of the two."""
 WORSE = 0.05
 """How much worse than regression, as a share, a decoder may be before it counts as trained too little."""
 FLOPS_A_SECOND, WHITEBOX_SHARE = 1e10, 0.1
@@ -518,11 +538,19 @@ class ScanRun:
         zone = find_zone(
             self.names, curve, attacker, threshold=self.plan.threshold, epochs=max(1, self.plan.epochs or 0)
         )
+        self._train_half(zone, attacker)
         found = conclude(self.plan, list(self.known.values()), zone)
         found = replace(found, remedy=self._remedy(found))
         save_conclusion(self.folder, found)
         shutil.rmtree(self.folder / FEATURES, ignore_errors=True)
         return found
+
+    def _train_half(self, zone: Zone, attacker: Attacker) -> None:
+        """A decoder with half of the epochs at the cut that held, to see what the other half gained."""
+        cut, epochs = zone.recommended, self.plan.epochs or 0
+        held = None if cut is None else self.known.get((cut, DECODER, epochs))
+        if cut is not None and held is not None and epochs >= FEWEST_TO_HALVE and not math.isnan(held.fvu):
+            attacker(cut, epochs // 2)
 
     def ridge(self, seconds: float | None = None) -> list[float]:
         """What regression leaves at every cut of the plan, by depth (:func:`leakgauge.split.zone.kept`); cuts for which ``seconds`` do
@@ -684,6 +712,7 @@ class ScanRun:
             spent += again
             an_epoch = max((longer - an_epoch) / 2, 0.1 * an_epoch)
         left = self.plan.budget - spent - computing
+        an_epoch *= HALVES
         epochs = MOST_EPOCHS if left >= MOST_EPOCHS * an_epoch else max(1, int(left / an_epoch))
         return epochs, epochs * an_epoch
 

@@ -48,6 +48,7 @@ from leakgauge.audit.wording.split import on_prompts as on_prompts
 from leakgauge.audit.wording.split import on_split
 from leakgauge.audit.wording.split import remedy as remedy
 from leakgauge.audit.wording.split import split_notes as split_notes
+from leakgauge.audit.wording.split import trained_too_little as trained_too_little
 from leakgauge.audit.wording.statement import State as State
 from leakgauge.audit.wording.statement import Statement
 from leakgauge.audit.wording.statement import Tone as Tone

@@ -22,8 +22,8 @@ def on_split(split: Split) -> Statement:
     assumed, budget = (("deployable", cloud(split)),), effort(split)
     if split.recommended is None and split.undertrained:
         said = (
-            f"No cut is shown to protect. {split.candidate} withstood regression and least squares, but the decoder there did worse than "
-            "regression: it was trained too little to count. Scan again with more epochs or images."
+            f"No cut is shown to protect. {split.candidate} withstood regression and least squares, but "
+            f"{trained_too_little(split)}. Scan again with more epochs or images."
         )
         return Statement("split", asked, "partly", "Not attacked enough", (said,), assumed, budget)
     if split.recommended is None:
@@ -50,6 +50,17 @@ def on_split(split: Split) -> Statement:
         said.append("No decoder was trained, so this is no more than a first look.")
     tone = "partly" if split.larger_here or not split.decoders else "good"
     return Statement("split", asked, tone, "Cut found", tuple(said), assumed, budget)
+
+
+def trained_too_little(split: Split) -> str:
+    """Why the decoder at the candidate does not count.
+
+    >>> trained_too_little(Split(0.25, 3, undertrained=True))
+    'the decoder there did worse than regression: it was trained too little to count'
+    """
+    if split.learning:
+        return "the decoder there was still learning: as much gain again as its last doubling of epochs brought would break the cut"
+    return "the decoder there did worse than regression: it was trained too little to count"
 
 
 def _no_cut(split: Split) -> str:
