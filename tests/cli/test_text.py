@@ -2,10 +2,16 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
+import torch
 
 from leakgauge.audit import records
+from leakgauge.audit.wording import case_sentence, explained
+from leakgauge.channels import Gradient
+from leakgauge.core import share
+from leakgauge.integrations.language import load_language
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -100,3 +106,30 @@ def test_refused(folder, leakgauge, words, said):
     assert done.code == 2
     assert said in " ".join(done.err.split())
     assert len(done.err.strip().splitlines()) == 1
+
+
+def test_a_captured_update_of_a_text_model_is_judged_by_its_certificates(folder, leakgauge):
+    language = load_language("llama.json")
+    ids = language.ids(SENTENCES[:2])
+    victim = language.victim(ids.shape[1])
+    seen = share(victim, Gradient(), *language.private(ids, None))
+    torch.save(dict(seen.signal), "client.pt")
+    torch.save(victim.model.state_dict(), "server.pt")
+    command = ("attack", "hf:llama.json", "--update", "client.pt", "--weights", "server.pt", "--batch-size", "2")
+    command += ("--update-holds", "gradient")
+    done = leakgauge(*command, "--out", "r")
+    assert done.code == 0, done.err
+    (record,) = records.read(folder / "r")
+    assert (record.verdict.unit, record.verdict.certified, record.outcome.value) == ("sentence", 2, "feasible")
+    assert not record.verdict.compared
+    assert sorted(record.captured.sentences) == sorted(SENTENCES[:2])
+    assert "Certified exact without the truth: 2 of 2 sentences." in done.out
+    page = (folder / "r/report.html").read_text()
+    assert "<img src=x>" not in page
+    assert "could reconstruct private sentences" in page
+    unsure = replace(record, verdict=None, certified=(False, False))
+    assert "none of those that were read is certified" in case_sentence(unsure)
+    assert [name for name, _ in explained(unsure)] == ["Sentence 1 (not certified)", "Sentence 2 (not certified)"]
+    refused = leakgauge(*command, "--truth", "s.txt", "--out", "t")
+    assert refused.code == 2
+    assert "judged by their certificates" in refused.err

@@ -71,7 +71,7 @@ class Captured:
     ``update``, ``weights`` and ``truth`` are the files, ``holds`` is what the update is; empty where there is none. ``start`` says where
     the weights before the update came from. ``statistics``: running statistics that a batch had changed came with it. ``labels`` are those
     the attack read. A mismatch is 1 − cosine between the captured update and the one that the reconstruction, the null run or the true
-    batch would make (0: the same direction); None where it cannot be replayed.
+    batch would make (0: the same direction); None where it cannot be replayed. ``sentences`` are what was read of a text model.
     """
 
     update: str
@@ -84,6 +84,7 @@ class Captured:
     mismatch: float | None = None
     null_mismatch: float | None = None
     truth_mismatch: float | None = None
+    sentences: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -387,8 +387,11 @@ def attack_captured(
     *,
     folder: Path,
     truth: tuple[Tensor, Tensor] | None = None,
+    tokens: Callable[[Tensor], list[str]] | None = None,
 ) -> Record:
     """Attacks a captured observation and writes its record, its pictures and the images (``reconstruction.npz``, in [0, 1]).
+
+    Of a text model the file holds token ids, and the record the sentences, in pieces of text by ``tokens``.
 
     ``truth`` are images in [0, 1] and labels, known to the client alone: they are compared with what the attack found, and the attack
     never sees them. Without them the verdict rests on what the attack certified, and there is none without a certificate. A client's
@@ -400,7 +403,10 @@ def attack_captured(
         if truth is not None:
             setup = Setup(victim, *truth)
             facts, private = _described(setup, check_fits(setup)), setup.private(case)
-        made = _attack_captured(case, victim, seen, captured, private, folder, began=began, facts=facts)
+        if isinstance(victim.space, Tokens):
+            made = _read_captured(case, victim, seen, captured, tokens, folder, began=began, facts=facts)
+        else:
+            made = _attack_captured(case, victim, seen, captured, private, folder, began=began, facts=facts)
     except Exception as error:  # noqa: BLE001 - recorded as a refusal or an error, never as a score
         made = _without_result(case, error, began=began, victim=facts, captured=captured)
     made = replace(made, channel=repr(seen.channel), command=_captured_command(case, captured))
@@ -408,6 +414,36 @@ def attack_captured(
     settings = {"cases": [asdict(case)], "update": evidence.hash_tensors(seen.signal.values())}
     evidence.keep(folder, case.model, victim.model, () if truth is None else truth, settings)
     return made
+
+
+def _read_captured(
+    case: Case,
+    victim: Victim,
+    seen: Observation,
+    captured: Captured,
+    tokens: Callable[[Tensor], list[str]] | None,
+    folder: Path,
+    *,
+    began: float,
+    facts: VictimFacts,
+) -> Record:
+    """Reads sentences, which count as far as they are certified."""
+    attack = case.build_attack()
+    found = attack(victim, seen, seed=case.seed)
+    known, ids = assumed(attack if found.by is None else found.by, seen), found.x.cpu()
+    verdict = judge_certified(certified_samples(found), known, unit="sentence")
+    made = _record(
+        case,
+        "done",
+        began=began,
+        victim=facts,
+        assumptions=known,
+        verdict=verdict,
+        **_said_by_attack(case, victim, found, folder),
+    )
+    np.savez_compressed(folder / CAPTURED_IMAGES, ids=ids.numpy())
+    sentences = tuple(" ".join(map(str, row.tolist())) if tokens is None else "".join(tokens(row)) for row in ids)
+    return replace(made, captured=replace(captured, sentences=sentences))
 
 
 def _attack_captured(

@@ -270,13 +270,15 @@ def _cause(test: TruthTest | None, control: bool | None, *, enough: bool) -> Cau
     return test.cause if control else Cause.CONTROL
 
 
-def judge_certified(certified: Sequence[bool], assumptions: Sequence[Assumption] = ()) -> Verdict | None:
+def judge_certified(
+    certified: Sequence[bool], assumptions: Sequence[Assumption] = (), *, unit: Literal["image", "sentence"] = "image"
+) -> Verdict | None:
     """The verdict on an update whose truth is not known, by certificates alone; None without one, since that says nothing."""
     count, whole = len(certified), sum(certified)
     if not whole:
         return None
     outcome = Outcome.FEASIBLE if whole >= SHARE_FOR_FEASIBLE * count else Outcome.PARTIAL
-    return Verdict(outcome, _kind(assumptions), count, whole, certified=whole, compared=False)
+    return Verdict(outcome, _kind(assumptions), count, whole, certified=whole, compared=False, unit=unit)
 
 
 def _kind(assumptions: Sequence[Assumption]) -> Kind:

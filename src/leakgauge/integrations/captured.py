@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, cast, get_args
@@ -35,6 +35,7 @@ from leakgauge.core import (
     PerSample,
     Protects,
     Signal,
+    Tokens,
     Victim,
 )
 from leakgauge.data.fit import Shape
@@ -42,6 +43,7 @@ from leakgauge.data.folder import SUFFIXES
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.integrations.adam_updates import refuse_adam_as_sgd
 from leakgauge.integrations.captured_file import read_about
+from leakgauge.integrations.language import LONGEST
 from leakgauge.integrations.resolve import load_model, rearranged
 from leakgauge.integrations.setups import data_of, images_for
 from leakgauge.integrations.tensor_files import COUNT, own_names, read_tensors, refuse_misfits, unwrapped, with_weights
@@ -72,7 +74,11 @@ def attack_file(
     said = read_about(update)
     weights, holds = weights or said.weights, holds or said.update_holds or "delta"
     case = replace(case, weights="")  # the record has them among what is known of the update
-    victim = captured_victim(case, weights)
+    victim, tokens = captured_setup(case, weights)
+    if truth is not None and isinstance(victim.space, Tokens):
+        raise BadInput(
+            f"--truth takes images, but {case.model} reads text; sentences of a captured update are judged by their certificates"
+        )
     start = start_of(case, victim, weights)
     seen = captured_observation(victim, update, case, holds=holds, before=start)
     case = case if named else with_fitting_attack(case, victim, seen)
@@ -85,7 +91,8 @@ def attack_file(
         statistics=shares_statistics(victim, seen),
     )
     private = None if truth is None else read_truth(truth, victim, case)
-    return attack_captured(case, victim, with_auxiliary(seen, victim, case), about, folder=folder, truth=private)
+    seen = with_auxiliary(seen, victim, case)
+    return attack_captured(case, victim, seen, about, folder=folder, truth=private, tokens=tokens)
 
 
 def _hint(case: Case) -> str:
@@ -95,7 +102,14 @@ def _hint(case: Case) -> str:
 
 def captured_victim(case: Case, weights: Path | None) -> Victim:
     """The case's model at the weights that the server sent out; its own where no file is given."""
-    inner = case.model.removeprefix(REARRANGED)
+    return captured_setup(case, weights)[0]
+
+
+def captured_setup(case: Case, weights: Path | None) -> tuple[Victim, Callable[[Tensor], list[str]] | None]:
+    """:func:`captured_victim`, and for a text model with a tokenizer the pieces of text of ids. Nobody knows how long the client's
+    sentences were, so the model is given room for long ones.
+    """
+    inner, tokens = case.model.removeprefix(REARRANGED), None
     if inner in PRETRAINED:
         victim = embedded(replace(case, model=inner)).victim
         model, space, loss = victim.model, victim.space, victim.loss
@@ -103,6 +117,9 @@ def captured_victim(case: Case, weights: Path | None) -> Victim:
     else:
         loaded = load_model(case.model, seed=case.seed, classes=case.classes, size=case.size)
         model, space, loss = loaded.model, loaded.space, loaded.loss
+        if loaded.language is not None:
+            longest = min(LONGEST, loaded.language.positions or LONGEST)
+            space, loss, tokens = Tokens(longest, loaded.language.vocab), loaded.language.loss, loaded.language.tokens
         if space is None:
             raise BadInput(
                 f"{case.model} does not say which images it takes; return (model, Pixels((3, 32, 32))) from it, with your own channels, "
@@ -110,7 +127,7 @@ def captured_victim(case: Case, weights: Path | None) -> Victim:
             )
     if weights is not None:
         model = with_weights(model, read_tensors(weights), source=str(weights), hint=_hint(case))
-    return Victim(model.to(case.device), space, loss=loss, mode=case.mode, name=case.model)
+    return Victim(model.to(case.device), space, loss=loss, mode=case.mode, name=case.model), tokens
 
 
 def start_of(case: Case, victim: Victim, weights: Path | None) -> Start:

@@ -34,7 +34,8 @@ def certificates(record: Record) -> str:
         return ""
     proven = [str(place) for place, one in enumerate(record.certified, start=1) if one]
     which = f" ({', '.join(proven)})" if proven and len(proven) < len(record.certified) else ""
-    unit = "image" if getattr(record, "text", None) is None else "sentence"
+    verdict = getattr(record, "verdict", None)
+    unit = "image" if verdict is None else verdict.unit
     return f"Certified exact without the truth: {len(proven)} of {plural(len(record.certified), unit)}{which}."
 
 
@@ -115,7 +116,7 @@ def server_of(records: Sequence[Record]) -> str:
 
 def case_sentence(record: Record) -> str:
     """The verdict of one set-up in one sentence; the rule and the reason of a refusal are shown beside it."""
-    what = "images" if record.text is None else "sentences"
+    what = "sentences" if _is_text(record) else "images"
     return {
         "feasible": f"An adversary with the knowledge listed below could reconstruct private {what}.",
         "partial": f"An adversary with the knowledge listed below could partially reconstruct private {what}.",
@@ -125,11 +126,20 @@ def case_sentence(record: Record) -> str:
         "error": "The run broke before it could be judged, so there is no score.",
         "withdrawn": "The record was withdrawn after the run, so there is no score.",
         "unjudged": "The attack ran, but no verdict was recorded.",
-        "unscored": NO_TRUTH,
+        "unscored": NO_TRUTH if not _is_text(record) else NOT_CERTIFIED,
     }[ending(record).key]
 
 
 NO_TRUTH = "There is no verdict, because the true images are not known here: look at the pictures, or give the private batch with --truth."
+
+
+NOT_CERTIFIED = (
+    "There is no verdict, because the true sentences are not known here and none of those that were read is certified."
+)
+
+
+def _is_text(record: Record) -> bool:
+    return record.text is not None or (record.captured is not None and bool(record.captured.sentences))
 
 
 def explained(record: Record) -> list[tuple[str, str]]:
@@ -137,6 +147,12 @@ def explained(record: Record) -> list[tuple[str, str]]:
     found = record.captured
     if found is None:
         return []
+    if found.sentences:
+        proven = record.certified or (False,) * len(found.sentences)
+        return [
+            (f"Sentence {place} ({'certified exact' if sure else 'not certified'})", said)
+            for place, (said, sure) in enumerate(zip(found.sentences, proven, strict=True), start=1)
+        ]
     sides = {
         "Mismatch of the reconstruction": found.mismatch,
         "Mismatch of the null run": found.null_mismatch,
