@@ -2,7 +2,7 @@
 
     python -m reproductions.april.near_truth --data FOLDER
 
-What ``positions.py`` does on MNIST, image by image and with fewer steps, so that a CPU can do it in ten minutes a row.
+What ``positions.py`` does on MNIST, image by image and with fewer steps, so that a CPU can do it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from reproductions.april import positions, study
 from reproductions.april.study import Options
 from reproductions.common.runner import Part, Rows
 
-COUNT, STEPS, RATE, AWAY = 3, 1000, 0.1, 0.1
+COUNT, STEPS, RATE, AWAY = 3, 400, 0.1, 0.1
 
 
 def run(options: Options, results: Rows) -> None:

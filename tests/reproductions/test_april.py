@@ -82,6 +82,13 @@ def test_a_table_that_was_stopped_resumes_with_the_missing_images(tmp_path, monk
         assert one["each_mse"] == pytest.approx(other["each_mse"], rel=1e-2)
 
 
+def test_a_search_from_near_the_truth_stays_near_it(tmp_path, monkeypatch):
+    run_study("near_truth", tmp_path, monkeypatch)
+    rows = read(tmp_path / "near_truth.jsonl")
+    assert len(rows) == 2
+    assert min(row["ssim"] for row in rows) > 0.5  # from noise it is near 0 after so few steps
+
+
 def test_without_time_nothing_is_begun(tmp_path, monkeypatch, capsys):
     run_study("width", tmp_path, monkeypatch, "--within", "-1")
     assert "Stopped before its end" in measured_on(tmp_path / "width.jsonl")
