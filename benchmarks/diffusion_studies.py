@@ -17,8 +17,8 @@
     null                what images of the prior have in common with the attacked ones, without any signal (a CPU does)
     half other          ResNet-20, one image: a prior that learned from half of the classes, and from other photographs
 
-Labels are read from the gradient, or given with ``--labels``. Every row has SSIM, PSNR, 1 − cos at what was found, seconds and, for images that were not found, why
-(``cause``). A study that fails is named in a row, the others go on, and the exit status is 1.
+Labels are read from the gradient, or given with ``--labels``. Every row has SSIM, PSNR, 1 − cos at what was found, seconds and, for
+images that were not found, why (``cause``). A study that fails is named in a row, the others go on, and the exit status is 1.
 """
 
 from __future__ import annotations
