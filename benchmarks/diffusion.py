@@ -85,14 +85,13 @@ def parts(model: str) -> list[dict[str, object]]:
     victim, encode = setup.victim, setup.victim.space.encode
     pairs = [(encode(setup.images[i : i + 1]), setup.labels[i : i + 1]) for i in TUNED_ON]
     seen = [share(victim, Gradient(), x, y, reveal=(Size(),)) for x, y in pairs]
-    whole = diffusion(prior=PRIOR)
-    plain = replace(whole.matching, along=False, solver=replace(whole.matching.solver, select=0.0))
-    refined = replace(whole.matching, solver=replace(whole.matching.solver, refine=300))
+    whole, more = diffusion(prior=PRIOR), diffusion(prior=PRIOR, steps=500, refine=0.6)
+    plain = replace(diffusion(prior=PRIOR, select=0.0).matching, along=False)
     tried = {
         "replaying the loss": replace(whole, matching=plain),
         "along the output's gradient": replace(whole, matching=replace(plain, along=True)),
         "the worst restarts give way": whole,
-        "300 more steps on pixels": replace(whole, matching=refined),
+        "300 more steps on pixels": more,
     }
     rows: list[dict[str, object]] = []
     for name, attack in tried.items():

@@ -17,8 +17,8 @@
     null                what images of the prior have in common with the attacked ones, without any signal (a CPU does)
     half other          ResNet-20, one image: a prior that learned from half of the classes, and from other photographs
 
-Labels are read from the gradient. Every row has SSIM, PSNR, 1 − cos at what was found, seconds and, for images that were not found, why
-(``cause``). A study that fails is named in a row, the others go on, and the exit status is 1.
+Labels are read from the gradient, or given with ``--labels``. Every row has SSIM, PSNR, 1 − cos at what was found, seconds and, for
+images that were not found, why (``cause``). A study that fails is named in a row, the others go on, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -45,7 +45,19 @@ from leakgauge.attacks.diffusion import Learning, WithDiffusion
 from leakgauge.audit.cause import Client, explain
 from leakgauge.audit.scoring import ALIKE, score
 from leakgauge.channels import DPSGD, Gradient
-from leakgauge.core import Buffers, Channel, Defended, Defense, Observation, Pixels, Reconstruction, Size, Victim, share
+from leakgauge.core import (
+    Buffers,
+    Channel,
+    Defended,
+    Defense,
+    Labels,
+    Observation,
+    Pixels,
+    Reconstruction,
+    Size,
+    Victim,
+    share,
+)
 from leakgauge.defenses import GaussianNoise, Prune, Quantize, Withhold
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion import Annealing, Guided, Matching, Strongest, infer_labels
@@ -157,6 +169,7 @@ class Scene:
         images = min(images, len(own[0])) // batch * batch
         channel, defenses = DEFENSES.get(defense, (Gradient(), ()))
         reveal = (Size(), *((Buffers(),) if mode == "train" else ()), *((Defended(),) if known else ()))
+        reveal += (Labels(),) if run.given.labels else ()
         x, y = victim.to_input(space.encode(own[0][:images])), own[1][:images].to(run.device)
         batches: list[tuple[Observation, Tensor, Tensor]] = []
         for begin in range(0, images, batch):
@@ -164,7 +177,14 @@ class Scene:
             sent = channel.reseed(begin) if isinstance(channel, DPSGD) else channel
             seen = share(victim, sent, x[rows], y[rows], defenses=defenses, reveal=reveal, secret=begin)
             batches.append((seen, x[rows], y[rows]))
-        facts = {"depth": depth, "mode": mode, "batch": batch, "images": images, "tuning": tuning}
+        facts = {
+            "labels": "given" if run.given.labels else "read",
+            "depth": depth,
+            "mode": mode,
+            "batch": batch,
+            "images": images,
+            "tuning": tuning,
+        }
         return cls(victim, batches, {**facts, "defense": defense, "defense_known": known})
 
     def attacked(self, attack: WithDiffusion | Matching | Guided, seed: int) -> tuple[list[Reconstruction], float]:
@@ -532,6 +552,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--priors", type=Path, help="folder of the trained priors; by default --out")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--images", type=int, default=16)
+    parser.add_argument("--labels", action="store_true", help="the adversary is given the labels")
     parser.add_argument("--within", type=float, default=1e9, help="seconds after which no study is begun")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)

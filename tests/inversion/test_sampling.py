@@ -265,3 +265,25 @@ def test_refining_finds_what_the_prior_cannot_make_unless_it_stays_inside(inside
     assert len(last) == len(rows) == 2  # the best quarter
     error = float((last * 2 - 1 - target).abs().max())
     assert (error > 0.5) if inside else (error < 0.05)
+
+
+def test_refining_knows_its_rows_after_some_were_dropped():
+    target = torch.tensor([0.9, 0.5, 0.1, 0.3, 0.7, 0.2, 0.8, 0.6]).view(8, 1, 1, 1, 1)  # of each row its own
+    wanted: list[Tensor] = []
+
+    def losses(x, logits, rows):
+        wanted.append(target[rows].flatten())
+        return (x - target[rows]).square().flatten(1).mean(1)
+
+    solver = Annealing(Wide(), rounds=1, moves=2, refine=60, group=4)
+    given = Moving(x=torch.zeros(8, 1, 1, 4, 4), losses=losses, space=Pixels((1, 4, 4)), draws=Draws.of(8))
+    mover = solver.begin(given)
+    mover(0)
+    mover.keep(4, torch.tensor([9.0, 9.0, 9.0, 9.0, 1.0, 2.0, 3.0, 4.0]))  # rows 4 to 7
+    for number in range(1, solver.steps):
+        mover(number)
+    mover.judge()
+    assert len(wanted[-1]) == 1
+    assert float(wanted[-1]) in [pytest.approx(v) for v in (0.7, 0.2, 0.8, 0.6)]
+    image = (mover.x.mean() + 1) / 2
+    assert float(image) == pytest.approx(float(wanted[-1]), abs=0.03)

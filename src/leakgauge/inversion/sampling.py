@@ -291,12 +291,12 @@ class Annealing:
     noise, which lets go of what an earlier level got wrong. Levels are evenly spaced in angle, from pure noise to ``LAST``.
 
     With ``select``, before noise is added the worst share of the restarts of a group gives way to copies of its best ones; fresh noise
-    tells the copies apart again. A group has up to ``group`` restarts of one observation. Soon all of it descend from one restart; other
-    groups go on elsewhere, where that one was wrong.
+    tells the copies apart again. A group has up to ``group`` restarts of one observation. After some levels all of a group descend from one
+    restart; where that one is wrong, another group may not be.
 
-    With ``refine``, the best quarter of each group then takes so many more moves, whose length falls to 0 along half
-    a cosine: with ``inside`` at the lowest noise level, still through the denoiser, otherwise on pixels, for detail that it cannot make,
-    where a move is ``PIXELS`` long for each pixel in the beginning.
+    With ``refine``, the best quarter of each group then takes so many more moves, whose length falls to 0 along half a cosine: with
+    ``inside`` at the lowest noise level, still through the denoiser, otherwise on pixels, for detail that it cannot make, where a move is
+    ``PIXELS`` long for each pixel in the beginning.
 
     Ref: Alkhouri et al. 2025 — the denoiser's input is optimised at every level, then noise is added again
     """
@@ -341,7 +341,7 @@ MOMENTUM = 0.9
 PIXELS = 0.02
 """Length of the first step that refines pixels, for each of them, in images scaled to [−1, 1]."""
 REFINED = 0.25
-"""Share of the restarts of each observation that are refined."""
+"""Share of the restarts of each group that are refined."""
 
 
 class _AnnealingMover(_Drawing):
@@ -370,13 +370,16 @@ class _AnnealingMover(_Drawing):
 
     @torch.no_grad()
     def _begin_refining(self) -> None:
-        """From here on only the best restarts of each observation move; outside of the prior, x is the image itself."""
+        """From here on only the best restarts of each group move; outside of the prior, x is the image itself."""
+        image = self._denoised(self.x, self.now).clamp(-1, 1)
+        logits = None if self.logits is None else self.logits.detach()
+        self.scores.copy_(self.losses(to_space(image, self.space, self.kind), logits, self.rows))
         if not self.of.inside:
-            self.x.copy_(self._denoised(self.x, self.now).clamp(-1, 1))
+            self.x.copy_(image)
             self.refining = True
-        best = [own[: max(1, round(REFINED * len(own)))] for own in self._groups()]
-        self.rows = torch.cat(best)
-        self._choose(self.rows)
+        chosen = torch.cat([own[: max(1, round(REFINED * len(own)))] for own in self._groups()])
+        self.rows = chosen if isinstance(self.rows, slice) else self.rows[chosen]
+        self._choose(chosen)
         self.momentum.zero_()
         self._captured = None if self._captured is None else RecordedStep(self._move)
 
