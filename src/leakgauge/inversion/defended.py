@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels.rows import as_rows, column, row_norms
-from leakgauge.core import AddsNoise, Defense, Explains, Signal, Weighs
+from leakgauge.core import AddsNoise, Defense, Explains, Masks, Signal, Weighs
 from leakgauge.engine import Observed, Replay
 from leakgauge.engine.reference import Weights
 
@@ -116,8 +116,14 @@ class DefendedReplay:
 
     @cached_property
     def own(self) -> dict[str, Tensor]:
-        """The candidates' signals, (R, *shape)."""
-        return {name: self.replay.gradient(name) for name in self.names}
+        """The candidates' signals, (R, *shape), without the entries that a known defense left out whatever they were: these would only
+        dilute the others."""
+        found = {name: self.replay.gradient(name) for name in self.names}
+        last = self.defenses[-1]
+        if not isinstance(last, Masks):
+            return found
+        shown = last.shown(self.observed.signal)
+        return {name: torch.where(shown[name], t, 0.0) for name, t in found.items()}
 
     @cached_property
     def _direction(self) -> dict[str, Tensor]:
