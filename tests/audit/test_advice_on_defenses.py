@@ -66,3 +66,13 @@ def test_where_the_pieces_alone_were_seen_their_lead_says_what_a_defense_bought(
     assert "(patch lead −0.02 instead of patch lead 0.12)" in use.why
     kept = defenses(undefended=base, rows=(replace(row, pieces_lead=0.1),))
     assert not [one for one in advise(kept) if one.rule == "use_defense"]
+
+
+def test_noise_with_a_guarantee_is_not_called_unaccounted():
+    noisy = replace(ROW, defenses=("clip:1", "gaussian_noise:std=0.5"))
+
+    def rules(row: Defended) -> set[str]:
+        return {one.rule for one in advise(defenses(rows=(row,)))}
+
+    assert "noise_is_not_dp" in rules(noisy)
+    assert "noise_is_not_dp" not in rules(replace(noisy, epsilon=9.0))

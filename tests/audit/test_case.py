@@ -267,5 +267,10 @@ def test_what_an_attack_uses_is_asked_of_the_attack(attack, used, prior):
 
 
 def test_noise_is_known_by_what_it_does():
-    assert {name for name in DEFENSES if adds_noise(name)} == {"gaussian_noise", "laplacian_noise", "flower_local_dp"}
+    assert {name for name in DEFENSES if adds_noise(name)} == {
+        "gaussian_noise",
+        "laplacian_noise",
+        "layer_noise",
+        "flower_local_dp",
+    }
     assert not adds_noise("dpsgd:noise=1")  # a channel, with an accountant

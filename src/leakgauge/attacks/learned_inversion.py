@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -53,8 +54,13 @@ def set_loss(made: Tensor, true: Tensor, *, size: int) -> Tensor:
             order = torch.stack([pair(a, b) for a, b in zip(ours, theirs, strict=True)])
         return (ours - theirs[torch.arange(len(theirs), device=theirs.device)[:, None], order]).square().mean()
     apart = (ours[:, :, None] - theirs[:, None]).square().flatten(3).mean(3)  # (N, ours, theirs)
-    orders = torch.tensor(list(itertools.permutations(range(size))), device=made.device)
-    return apart[:, torch.arange(size, device=made.device), orders].mean(2).amin(1).mean()
+    return apart[:, torch.arange(size, device=made.device), _orders(size, made.device)].mean(2).amin(1).mean()
+
+
+@lru_cache(maxsize=8)
+def _orders(size: int, device: torch.device) -> Tensor:
+    """All orders of so many images, kept: a step that is recorded on a GPU must not copy them there again."""
+    return torch.tensor(list(itertools.permutations(range(size))), device=device)
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,13 @@ class HiddenColumns:
         shown = sent[self.name].any(-2, keepdim=True)
         return {**sent, self.name: torch.where(shown, sent[self.name], plain[self.name])}
 
+    def shown(self, sent: Signal, /) -> dict[str, Tensor]:
+        """All entries but those of columns of zeros."""
+        return {
+            name: t.any(-2, keepdim=True).expand_as(t) if name == self.name else torch.ones_like(t, dtype=torch.bool)
+            for name, t in sent.items()
+        }
+
     def _without(self, signal: Signal, columns: Tensor) -> Signal:
         kept = signal[self.name].clone()
         kept[..., columns[: round(self.fraction * len(columns))].to(kept.device)] = 0

@@ -276,6 +276,15 @@ class Explains(Protocol):
 
 
 @runtime_checkable
+class Masks(Protocol):
+    """A defense that leaves out entries whatever their size, and shows which; an adversary who knows it compares the others only."""
+
+    def shown(self, sent: Signal, /) -> Mapping[str, Tensor]:
+        """True for each entry that was sent."""
+        ...
+
+
+@runtime_checkable
 class Weighs(Protocol):
     """A defense that adds noise of another size to each tensor; an adversary who knows it weighs the tensors by that."""
 

@@ -45,6 +45,10 @@ class GradientDropout:
         """What was sent, without its scaling, and ``plain`` where an entry was dropped."""
         return {name: torch.where(t != 0, t * (1 - self.fraction), plain[name]) for name, t in sent.items()}
 
+    def shown(self, sent: Signal, /) -> dict[str, Tensor]:
+        """The entries that are not zero."""
+        return {name: t != 0 for name, t in sent.items()}
+
     def _dropped(self, entries: Tensor, rng: torch.Generator) -> Tensor:
         kept = torch.rand(entries.shape, generator=rng).to(entries.device) >= self.fraction
         return torch.where(kept, entries / (1 - self.fraction), 0.0).to(entries.dtype)

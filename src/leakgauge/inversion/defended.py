@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels.rows import as_rows, column, row_norms
-from leakgauge.core import AddsNoise, Defense, Explains, Signal, Weighs
+from leakgauge.core import AddsNoise, Defense, Explains, Masks, Signal, Weighs
 from leakgauge.engine import Observed, Replay
 from leakgauge.engine.reference import Weights
 
@@ -81,6 +81,15 @@ def _fitted(plain: Signal, sent: Signal) -> Tensor:
     return torch.stack(dots).sum(0) / torch.stack(squares).sum(0).clamp_min(torch.finfo(torch.float64).tiny)
 
 
+def only_shown(defenses: Sequence[Explains], plain: Signal, sent: Signal) -> dict[str, Tensor]:
+    """``plain`` without the entries that the last defense left out of ``sent`` whatever they were."""
+    last = defenses[-1] if defenses else None
+    if not isinstance(last, Masks):
+        return dict(plain)
+    shown = last.shown(sent)
+    return {name: torch.where(shown[name].to(t.device), t, 0.0) for name, t in plain.items()}
+
+
 def trust(defenses: Sequence[Explains], plain: Signal) -> float:
     """TRUST · min(1, (lost / ENOUGH)²), or 0 below ``LEAST``; lost = 1 − cos² is the share of the energy of ``plain`` (one message) that
     the defenses lose."""
@@ -116,8 +125,11 @@ class DefendedReplay:
 
     @cached_property
     def own(self) -> dict[str, Tensor]:
-        """The candidates' signals, (R, *shape)."""
-        return {name: self.replay.gradient(name) for name in self.names}
+        """The candidates' signals, (R, *shape), without the entries that a known defense left out whatever they were: these would only
+        dilute the others."""
+        return only_shown(
+            self.defenses, {name: self.replay.gradient(name) for name in self.names}, self.observed.signal
+        )
 
     @cached_property
     def _direction(self) -> dict[str, Tensor]:

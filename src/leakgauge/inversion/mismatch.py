@@ -11,7 +11,7 @@ from leakgauge.channels.dropout import without_dropout
 from leakgauge.core import Observation, PerSample, Signal, Targets, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.core.spaces import Space
-from leakgauge.inversion.defended import explained_direction, useful
+from leakgauge.inversion.defended import explained_direction, only_shown, useful
 from leakgauge.inversion.priors import TotalVariation
 from leakgauge.inversion.terms import Candidate
 
@@ -42,6 +42,7 @@ def _mismatch(
     steady = without_dropout(victim) if victim.mode == "train" and masks is None else victim
     with private_randomness(seed if masks is None else masks, victim.device):
         signal = seen.channel(steady, x, y)
+    signal = only_shown(useful(seen.defenses), {name: signal[name] for name in seen.signal}, seen.signal)
     targets = _targets(seen, signal)
     found = [
         _apart(signal[name].double().flatten(), targets[name].to(signal[name].device).double().flatten())

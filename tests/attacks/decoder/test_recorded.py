@@ -94,7 +94,7 @@ def test_a_step_needs_nothing_from_the_host(like_a_gpu, monkeypatch):
     group["betas"] = (first.to(meta), second)
     features = torch.zeros(50, 1, 12, 12, device=meta, dtype=torch.bfloat16)
     images, rows = features.to(torch.uint8), torch.zeros(8, dtype=torch.long)
-    step = training._Step(network, steps.optimizer, features, images, rows, meta)
+    step = training._Step(network, steps.optimizer, features, images, rows, meta, F.mse_loss)
     step._once()  # the optimiser makes its state
     with recordable.only_on_the_device():
         step._once()

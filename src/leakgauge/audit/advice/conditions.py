@@ -444,7 +444,8 @@ def nothing_to_defend(found: Findings) -> Match | None:
 def noise_is_not_dp(found: Findings) -> Match | None:
     """Noise was tried without an accountant: as a defense of updates or features, or as a row that holds."""
     used = [(u.anchor, spec) for u in _own(found) if u.bound is None for spec in u.defenses]
-    used += [(row.anchor, spec) for row in (found.defenses.holding if found.defenses else ()) for spec in row.defenses]
+    rows = [row for row in (found.defenses.holding if found.defenses else ()) if row.epsilon is None]
+    used += [(row.anchor, spec) for row in rows for spec in row.defenses]
     used += [(SPLIT, spec) for spec in (found.split.defenses if found.split else ())]
     noisy = [(anchor, spec) for anchor, spec in used if adds_noise(spec)]
     if not noisy:

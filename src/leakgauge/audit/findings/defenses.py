@@ -37,7 +37,8 @@ class Defended:
 
     ``ssim`` is that of the attack, ``auc`` how well members of a batch are still recognised, with its lower bound. ``front`` is whether
     no other row is better at both the attack and the accuracy. ``adapted``: the attack knew the defense; ``static`` is what it sees
-    otherwise, where that was tried. ``layout`` and ``pieces_lead`` are those of the image that shows most.
+    otherwise, where that was tried. ``epsilon`` is the guarantee of one update, where there is one. ``layout`` and ``pieces_lead`` are
+    those of the image that shows most.
     """
 
     number: int
@@ -57,6 +58,7 @@ class Defended:
     front: bool = False
     adapted: bool = True
     static: Static | None = None
+    epsilon: float | None = None
 
     @property
     def anchor(self) -> str:
@@ -212,4 +214,5 @@ def _defended(number: int, record: DefenseRecord, front: bool) -> Defended:
         front=front,
         adapted=record.adapted,
         static=record.static,
+        epsilon=record.epsilon,
     )

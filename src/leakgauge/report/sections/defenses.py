@@ -104,8 +104,16 @@ def _short(named: Sequence[tuple[str, str]]) -> str:
     """A label for the figure."""
     if named[0][0] == NONE:
         return NONE.lower()
-    each = [f"{name if name == 'DP-SGD' else name.split()[-1].lower()} {strength}".strip() for name, strength in named]
+    each = [f"{_kind(name)} {strength}".strip() for name, strength in named]
     return " + ".join(each).replace(" gradient norm", "").replace(" of entries", "")
+
+
+def _kind(name: str) -> str:
+    """
+    >>> _kind("DP-SGD"), _kind("Gaussian noise"), _kind("Signs only")
+    ('DP-SGD', 'noise', 'signs only')
+    """
+    return name if name == "DP-SGD" else "noise" if name.endswith(" noise") else name.lower()
 
 
 def _rate(found: Mapping[str, Any] | None, *, scale: float = 1, places: int = 3) -> tuple[str, str]:
