@@ -73,6 +73,10 @@ PAPERS: dict[str, str] = {
     "Ubaru, Chen and Saad 2017": "Ubaru, Chen and Saad: *Fast estimation of tr(f(A)) via stochastic Lanczos quadrature*. SIAM Journal on Matrix Analysis and "
     "Applications 38(4), 2017",
     "Van Trees 1968": "Van Trees: *Detection, Estimation, and Modulation Theory, Part I*. Wiley, 1968",
+    "Li et al. 2023": "Li, Gu, Chen, Li, Wu, Ruan, Si, Fan: *Temporal Gradient Inversion Attacks with Robust Optimization*. arXiv:2306.07883, 2023",
+    "Lam et al. 2021": "Lam, Wei, Brooks, Reddi, Mitzenmacher: *Gradient Disaggregation: Breaking Privacy in Federated Learning by Reconstructing the User Participant Matrix*. ICML 2021, arXiv:2106.06089",
+    "Makridakis 1993": "Makridakis: *Accuracy Measures: Theoretical and Practical Concerns*. International Journal of Forecasting 9, 1993",
+    "Hodrick and Prescott 1997": "Hodrick, Prescott: *Postwar U.S. Business Cycles: An Empirical Investigation*. Journal of Money, Credit and Banking 29, 1997",
     "Hayes et al. 2023": "Hayes, Mahloujifar, Balle: *Bounding Training Data Reconstruction in DP-SGD*. NeurIPS 2023, arXiv:2302.07225",
     "Hoeting et al. 1999": "Hoeting, Madigan, Raftery, Volinsky: *Bayesian Model Averaging: A Tutorial*. Statistical Science 14(4), 1999",
     "Golub et al. 1979": "Golub, Heath, Wahba: *Generalized Cross-Validation as a Method for Choosing a Good Ridge Parameter*. Technometrics 21, 1979",

@@ -202,5 +202,5 @@ def test_a_branch_taken_later_is_refused_in_a_sentence():
     victim = Victim(Branching(), Pixels((1, 4, 4)))
     seen = share(victim, Gradient(), torch.full((1, 1, 4, 4), 0.5), torch.tensor([1]))
     attack = Matching(Cosine(), start=Constant(0.2), solver=Descent(Adam(9.0), steps=4, project=False))
-    with pytest.raises(Inapplicable, match="hardsigmoid.*cannot be differentiated twice"):
+    with pytest.raises(Inapplicable, match=r"hardsigmoid.*cannot be differentiated twice"):
         attack(victim, seen)

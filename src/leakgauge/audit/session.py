@@ -255,9 +255,10 @@ def _check_targets(setup: Setup, probe: Tensor) -> None:
     """Refuses targets that the model's loss does not take."""
     victim, targets = setup.victim, setup.labels[:2].to(setup.victim.device)
     shape = tuple(targets.shape[1:]) or "one value each"
+    with torch.no_grad():
+        output = victim(probe)
     try:
         with torch.no_grad():
-            output = victim(probe)
             loss = victim.loss(output, targets)
     except Exception as error:
         made = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__

@@ -33,7 +33,7 @@ class TotalVariation(Term):
 class Smoothness(Term):
     """mean (x_{t+1} − 2·x_t + x_{t−1})²: a series changes its direction slowly. Of an image, along its rows.
 
-    Ref: Hodrick and Prescott 1997, Eq. (2) — sum of squared second differences
+    Ref: Hodrick and Prescott 1997, penalty of the filter — sum of squared second differences
     """
 
     def __call__(self, at: Candidate, /) -> Tensor:

@@ -41,7 +41,7 @@ def unmix(participants: Sequence[Sequence[int]], sums: Sequence[Mapping[str, Ten
     >>> unmix([(0, 1), (0, 1, 2)], [ones, ones]).hidden
     (0, 1)
 
-    Ref: Lam et al. 2021, section 4 — disaggregation by participant information
+    Ref: Lam et al. 2021, disaggregation — updates from sums and a participant matrix
     """
     if not sums or len(sums) != len(participants):
         raise BadInput(f"unmix needs the participants of every sum, got {len(participants)} lists for {len(sums)} sums")

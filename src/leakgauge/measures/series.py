@@ -36,7 +36,7 @@ def smape(a: Tensor, b: Tensor) -> Tensor:
     >>> smape(torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[3.0, 0.0]]])).tolist()
     [50.0]
 
-    Ref: Makridakis 1993, *Accuracy measures: theoretical and practical concerns* — symmetric MAPE
+    Ref: Makridakis 1993, symmetric percentage error — sMAPE
     """
     a, b = _pair(a, b)
     total = a.abs() + b.abs()

@@ -12,7 +12,7 @@ from leakgauge.audit.findings import (
 )
 from leakgauge.audit.phrasing import duration, number, plural
 from leakgauge.audit.questions import QUESTIONS
-from leakgauge.audit.verdict import Outcome
+from leakgauge.audit.verdict import Outcome, Unit
 from leakgauge.audit.wording.cases import NO_TRUTH
 from leakgauge.audit.wording.causes import by_cause, reach_of
 from leakgauge.audit.wording.data import data_notes
@@ -97,7 +97,8 @@ def no_result(found: Updates) -> list[str]:
 def _reconstructed(updates: Sequence[Update], shown: Update, worst: Outcome, prefix: str) -> str:
     server = prefix + (MALICIOUS if all(u.malicious for u in updates) else SERVER)
     who = server[0].upper() + server[1:]
-    what = UNITS[next((u.verdict.unit for u in updates if u.verdict is not None), "image")]
+    units: list[Unit] = [u.verdict.unit for u in updates if u.verdict is not None]
+    what = UNITS[units[0] if units else "image"]
     shared = "defended updates" if all(u.defenses for u in updates) else "plain updates"
     shared = "captured updates" if all(u.captured is not None for u in updates) else shared
     if not worst.conclusive:
