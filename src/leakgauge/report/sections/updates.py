@@ -16,7 +16,7 @@ from leakgauge.audit.bracket import bracket_rows, bracket_sentence, hidden_unit,
 from leakgauge.audit.phrasing import MISSING, duration, memory, metric, number, plural, thousands
 from leakgauge.audit.records import Record
 from leakgauge.audit.scoring import Scores
-from leakgauge.audit.text_record import Mark, TextFacts
+from leakgauge.audit.text_record import MARKS, Mark, TextFacts
 from leakgauge.audit.verdict import Outcome
 from leakgauge.audit.wording import (
     ENDINGS,
@@ -139,7 +139,6 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
     }
 
 
-_MARKS: Mapping[Mark, str] = {"placed": "found in its place", "present": "found elsewhere", "missing": "not found"}
 _UNCOMPARED: Mapping[Mark, str] = {"placed": "certified", "present": "not certified"}
 """What the marks mean where the truth is not known."""
 
@@ -166,7 +165,7 @@ def _text(record: Record) -> dict[str, Any] | None:
         for name, said in TEXT_METRICS.items()
         if facts.scores
     ]
-    marks = _MARKS if facts.scores else _UNCOMPARED
+    marks = MARKS if facts.scores else _UNCOMPARED
     return {"rows": rows, "metrics": metrics, "marks": marks, "guesses": ", ".join(facts.guesses)}
 
 
