@@ -57,6 +57,7 @@ NARROW: dict[str, set[str]] = {
         "audit.compare",
         "audit.scoring",
         "audit.text_record",
+        "split.prompts",
         "audit.verdict",
         "audit.wording",
         "errors",

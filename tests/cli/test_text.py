@@ -107,6 +107,19 @@ def test_a_scan_says_that_prompts_leak_and_writes_rows(folder, leakgauge):
     rows = [json.loads(line) for line in (folder / "r/prompts.jsonl").read_text().splitlines()]
     assert [row["protection"]["sent"] for row in rows[:3]] == ["float32", "bfloat16", "int8"]
     assert all(row["found_asked"] <= row["genie"] for row in rows if row["asked"])
+    assert bytes(one - 2 for one in rows[0]["recovered"][0]).decode() == SENTENCES[-1]
+    page = (folder / "r/report.html").read_text()
+    assert page.count('class="placed" title="found in its place"') >= len(SENTENCES[-1])
+    assert "<script" not in page
+
+
+def test_tokens_of_prompts_stand_escaped_in_the_report(folder, leakgauge):
+    (folder / "s.txt").write_text("\n".join([*SENTENCES[1:], SENTENCES[0]]))
+    done = leakgauge("scan", "hf:llama.json", "--data", "s.txt", "--cut", "1", "--out", "r")
+    assert done.code == 0, done.err
+    page = (folder / "r/report.html").read_text()
+    assert "<img" not in page
+    assert ">&lt;</span>" in page
 
 
 @pytest.fixture

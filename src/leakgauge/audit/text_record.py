@@ -18,6 +18,7 @@ from leakgauge.measures.text import pair_sentences
 
 Mark = Literal["placed", "present", "missing"]
 """Of a true token: found at its place, found elsewhere in the sentence, or not found. Of a found one that is nowhere: missing."""
+MARKS: Mapping[Mark, str] = {"placed": "found in its place", "present": "found elsewhere", "missing": "not found"}
 METRICS = ("tokens", "exact", "rouge1", "rouge2", "rouge_l")
 
 
@@ -96,6 +97,11 @@ def _sentence(
     lists = [ids.tolist()[: len(said)] for ids, said in zip(sides, pieces, strict=True)]
     marks = [_marks(lists[k], lists[1 - k]) for k in (0, 1)]
     return Sentence(tuple(pieces[0]), marks[0], tuple(pieces[1]), marks[1])
+
+
+def marked_pair(truth: Tensor, found: Tensor, tokens: Callable[[Tensor], list[str]] | None) -> Sentence:
+    """A sentence and what was found of it, both without padding."""
+    return _sentence(truth.cpu(), found.cpu(), tokens, None)
 
 
 def _cut(ids: Tensor, padding: int | None) -> Tensor:

@@ -30,6 +30,8 @@ def scan_text(options: ScanOptions, setup: Setup) -> int:
     """Attacks the last fifth of the sentences at each cut; the others are the adversary's own."""
     from leakgauge.audit.files import write_whole
     from leakgauge.audit.wording import on_prompts
+    from leakgauge.report.page import FILE as REPORT
+    from leakgauge.report.prompts_page import render, said
     from leakgauge.split.prompts import DecoderBlocks, Protection, recommend, scan_prompts
 
     given = [f"--{name.replace('_', '-')}" for name in ONLY_IMAGES if name in options.given]
@@ -55,8 +57,10 @@ def scan_text(options: ScanOptions, setup: Setup) -> int:
     )
 
     def on_row(risk: PromptRisk) -> None:
-        how = f"noise {risk.protection.noise:g}" if risk.protection.noise else risk.protection.sent
-        screen.print(shown(f"{blocks.cut_name(risk.cut)}, {how}: {risk.rate:.0%} of the tokens found"), highlight=False)
+        screen.print(
+            shown(f"{blocks.cut_name(risk.cut)}, {said(risk.protection)}: {risk.rate:.0%} of the tokens found"),
+            highlight=False,
+        )
 
     rows = scan_prompts(
         setup.victim, prompts, _cuts(options.cut, blocks.name, len(blocks)), protections,
@@ -67,7 +71,9 @@ def scan_text(options: ScanOptions, setup: Setup) -> int:
     screen.print(_table(rows))
     best = recommend(rows)
     screen.print(shown(on_prompts(best)), soft_wrap=True, highlight=False)
-    screen.print(f"rows: {shown(options.folder / FILE)}", soft_wrap=True)
+    page = render(rows, prompts, name=setup.victim.name, tokens=setup.tokens)
+    write_whole(options.folder / REPORT, page.encode())
+    screen.print(f"report: {shown(options.folder / REPORT)}", soft_wrap=True)
     if options.export is not None:
         screen.print(_exported(setup, blocks.cut_name(rows[0].cut if best is None else best.cut), options.export))
     return 0
@@ -104,12 +110,13 @@ def _table(rows: Sequence[PromptRisk]) -> Table:
     )
     for column in ("blocks", "sent", "tokens", "genie", "kept", "bytes", "MFLOP"):
         table.add_column(column, justify="right", no_wrap=True)
+    from leakgauge.report.prompts_page import said
+
     for row in rows:
-        how = f"noise {row.protection.noise:g}" if row.protection.noise else row.protection.sent
         genie = "" if row.genie_rate is None else f"{row.genie_rate:.0%}"
         table.add_row(
             str(row.cut),
-            how,
+            said(row.protection),
             f"{row.rate:.0%}",
             genie,
             f"{row.agreement:.0%}",

@@ -99,7 +99,8 @@ class PromptRisk:
 
     Of ``tokens``, ``found`` were named right by the attack, ``genie`` by the genie, of ``asked`` that it was asked for; ``found_asked`` of
     those the attack found. ``agreement``: the share of places at which the cloud still predicts the same next token. ``bytes`` and
-    ``flops`` are per token: sent, and spent on the edge. ``tried`` counts candidates that were run.
+    ``flops`` are per token: sent, and spent on the edge. ``tried`` counts candidates that were run. ``recovered`` are the ids that the
+    attack found, one row for each prompt.
     """
 
     cut: int
@@ -115,6 +116,7 @@ class PromptRisk:
     asked: int = 0
     genie: int = 0
     found_asked: int = 0
+    recovered: tuple[tuple[int, ...], ...] = ()
 
     @property
     def rate(self) -> float:
@@ -432,12 +434,13 @@ def _risk(
 ) -> PromptRisk:
     rng = torch.Generator().manual_seed(seed)
     found = exact = runs = asked = named = found_asked = 0
-    same = 0.0
+    same, recovered = 0.0, list[tuple[int, ...]]()
     for one, features in zip(prompts, clean, strict=True):
         prompt = one.to(features.device)
         sent = protection(features, rng=rng)
         got = find_prompt(blocks, cut, sent, protection, probe, tried=tried)
         right = got.ids == prompt
+        recovered.append(tuple(got.ids.tolist()))
         found, exact, runs = found + int(right.sum()), exact + int(right.all()), runs + got.tried
         before, after = (blocks.resume(prompt[None], cut, z[None])[0].argmax(-1) for z in (features, sent))
         same += float((before == after).float().sum())
@@ -451,7 +454,7 @@ def _risk(
     return PromptRisk(
         cut=cut, protection=protection, tokens=tokens, found=found, exact_prompts=exact, prompts=len(prompts),
         agreement=same / tokens, bytes=width * BYTES[protection.sent], flops=blocks.edge_flops(cut), tried=runs,
-        asked=asked, genie=named, found_asked=found_asked,
+        asked=asked, genie=named, found_asked=found_asked, recovered=tuple(recovered),
     )  # fmt: skip
 
 

@@ -7,11 +7,10 @@ from typing import Any
 
 from leakgauge.audit.phrasing import metric, number, plural
 from leakgauge.audit.records import Record
-from leakgauge.audit.text_record import Mark
+from leakgauge.audit.text_record import MARKS, Mark
 from leakgauge.audit.wording import TEXT_METRICS
 from leakgauge.report.charts import Line, between, line_chart
 
-_MARKS: Mapping[Mark, str] = {"placed": "found in its place", "present": "found elsewhere", "missing": "not found"}
 _UNCOMPARED: Mapping[Mark, str] = {"placed": "certified", "present": "not certified"}
 """What the marks mean where the truth is not known."""
 _AT_MOST = 3
@@ -58,7 +57,7 @@ def text(record: Record) -> dict[str, Any] | None:
         for name, said in TEXT_METRICS.items()
         if facts.scores
     ]
-    marks = _MARKS if facts.scores else _UNCOMPARED
+    marks = MARKS if facts.scores else _UNCOMPARED
     return {"rows": rows, "metrics": metrics, "marks": marks, "guesses": ", ".join(facts.guesses)}
 
 
