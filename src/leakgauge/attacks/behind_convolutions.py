@@ -18,6 +18,8 @@ from leakgauge.graphs import find_point, trace_of
 from leakgauge.inversion import Given
 from leakgauge.measures.ridge import fit_ridge
 
+STEPS = 300
+"""Steps of the search for images that have given inputs."""
 FEWEST = 20
 """Public images from which a regression to start from is fitted."""
 
@@ -55,13 +57,13 @@ def cut_before(victim: Victim, name: str) -> str:
     )
 
 
-def images_behind(victim: Victim, seen: Observation, name: str, inputs: Tensor, *, steps: int, seed: int) -> Tensor:
+def images_behind(victim: Victim, seen: Observation, name: str, inputs: Tensor, *, seed: int) -> Tensor:
     """Images (n, ...) whose inputs to the layer are ``inputs`` (n, d), by :func:`feature_matching`; where the server has images of its own,
     from what a regression of images on features makes of them, as in a scan of cuts.
     """
     channel = Features(cut_before(victim, name))
     known = Observation(signal={channel.cut: inputs.to(victim.dtype)}, channel=channel, size=len(inputs))
-    attack = feature_matching(steps=steps)
+    attack = feature_matching(steps=STEPS)
     if seen.auxiliary is not None and len(seen.auxiliary) >= FEWEST:
         with torch.no_grad():
             features = channel(victim, seen.auxiliary, torch.zeros(len(seen.auxiliary), dtype=torch.long))[channel.cut]

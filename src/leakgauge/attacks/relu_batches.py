@@ -55,7 +55,6 @@ class ReluBatches:
 
     starts: int
     rounds: int
-    steps: int
 
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began, size = time.perf_counter(), batch_size(seen)
@@ -86,7 +85,7 @@ class ReluBatches:
                 f"none of the inputs of {name} could be separated, so there is nothing to search images for"
             )
         made = (
-            images_behind(victim, seen, name, x[shown], steps=self.steps, seed=seed)
+            images_behind(victim, seen, name, x[shown], seed=seed)
             if behind
             else victim.space.project(x[shown].view(-1, *victim.space.shape).to(victim.dtype))
         )
@@ -339,7 +338,7 @@ def _require_relu(victim: Victim, name: str, *, seed: int) -> None:
 
 @example("mlp")
 @checked
-def relu_batches(*, starts: int = 64, rounds: int = 20, steps: int = 300) -> ReluBatches:
+def relu_batches(*, starts: int = 64, rounds: int = 20) -> ReluBatches:
     """Dimitrov et al. 2024 (SPEAR): the samples of a batch, exactly, from the gradient of a fully connected first layer with a ReLU.
 
         [∂W, ∂b] = Σ_i δ_i [x_i, 1]ᵀ,   (δ_i)_r = 0 where W_r x_i + b_r < 0
@@ -349,8 +348,8 @@ def relu_batches(*, starts: int = 64, rounds: int = 20, steps: int = 300) -> Rel
     each x_i are the zeros of its δ_i, and no other vector has these zeros. Every x_i depends on all δ, so samples are
     certified only if all agree with their activations. Otherwise those that agree are shown without a certificate. What is missing is grey.
 
-    Behind convolutions the layer's inputs come out as exactly, and ``steps`` steps of :func:`feature_matching` find images that have them,
-    from a regression where there are similar images. Those images have no certificate: the convolutions may lose something.
+    Behind convolutions the layer's inputs come out as exactly, and :func:`feature_matching` finds images that have them, from a
+    regression where there are similar images. Those images have no certificate: the convolutions may lose something.
 
     Each of at most ``rounds`` searches runs ``starts`` starts together. One local step works too: its factor −η cancels.
 
@@ -359,7 +358,7 @@ def relu_batches(*, starts: int = 64, rounds: int = 20, steps: int = 300) -> Rel
 
     Ref: Dimitrov et al. 2024 — exact recovery of batches from the sparsity that a ReLU causes
     """
-    for option, value in (("starts", starts), ("rounds", rounds), ("steps", steps)):
+    for option, value in (("starts", starts), ("rounds", rounds)):
         if value < 1:
             raise BadInput(f"relu_batches needs at least one of {option}, got {value}")
-    return ReluBatches(starts=starts, rounds=rounds, steps=steps)
+    return ReluBatches(starts=starts, rounds=rounds)
