@@ -3,8 +3,8 @@
     python -m benchmarks.relu_batches [--parts NAME ...] [--first 0] [--out FILE] [--from FILE]
 
 Parts: ``exact`` (batches of 8 to 64, untrained network), ``trained`` (after 2 epochs on 2000 images), ``small`` (200 batches of 4 to 16 on
-networks of 64 to 512 units, one or two hidden layers, 2 to 10 classes; for false certificates) and ``noise`` (Gaussian noise with a share
-of the gradient's norm).
+networks of 64 to 512 units, one or two hidden layers, 2 to 10 classes; for false certificates), ``noise`` (Gaussian noise with a share
+of the gradient's norm) and ``behind`` (the layer behind two convolutions, without and with 200 public images: how good the images are).
 
 Images are embedded Fashion-MNIST test images that no network saw, gradients are float32. A sample is exact if some
 image of the result has a PSNR of 60 dB to it, and a certificate is false if none is.
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from leakgauge.attacks import relu_batches
 from leakgauge.channels import Gradient
-from leakgauge.core import Pixels, Victim, share
+from leakgauge.core import Auxiliary, Pixels, Size, Victim, share
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.defenses import GaussianNoise
 from leakgauge.errors import Inapplicable
@@ -82,6 +82,36 @@ def attacked(part: str, model: MLP, *, size: int, seed: int, noise: float = 0.0)
     }
 
 
+def behind(first: int) -> Iterator[dict[str, Any]]:
+    """Images through two convolutions of stride 2 and a hidden layer of 256 units, untrained."""
+    images, labels = fashion("test")
+    public = SPACE.encode(fashion("train")[0][:200])
+    for width, size in ((12, 4), (12, 8), (12, 16), (32, 4), (32, 8), (32, 16)):
+        for seed in range(first, first + 5):
+            torch.manual_seed(seed)
+            model = torch.nn.Sequential(
+                torch.nn.Conv2d(1, width, 5, 2, 2), torch.nn.ReLU(), torch.nn.Conv2d(width, width, 5, 2, 2), torch.nn.ReLU(),
+                torch.nn.Flatten(), torch.nn.Linear(width * 49, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10),
+            )  # fmt: skip
+            rows = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[:size]
+            x, y, victim = SPACE.encode(images[rows]), labels[rows], Victim(model, SPACE)
+            for given in ((), (Auxiliary(public),)):
+                seen = share(victim, Gradient(), x, y, reveal=(Size(), *given), seed=seed)
+                row = {"part": "behind", "width": width, "batch": size, "seed": seed, "public": 200 if given else 0}
+                began = time.process_time()
+                try:
+                    found = relu_batches()(victim, seen, seed=seed)
+                except Inapplicable as reason:
+                    yield row | {"refused": str(reason)}
+                    continue
+                near = decibels(x, found.x)
+                yield row | {
+                    "inputs_certified": int(dict(found.stated)["inputs of 5 certified"].split()[0]),
+                    "psnr": round(float(near.mean()), 1), "lowest": round(float(near.min()), 1),
+                    "cpu_seconds": round(time.process_time() - began, 1),
+                }  # fmt: skip
+
+
 def exact(first: int) -> Iterator[dict[str, Any]]:
     for size, width, seeds in ((8, 1024, 10), (16, 1024, 10), (32, 1024, 5), (64, 2048, 3), (64, 1024, 3)):
         for seed in range(first, first + seeds):
@@ -108,11 +138,12 @@ def noisy(first: int) -> Iterator[dict[str, Any]]:
             yield attacked("noise", MLP(hidden=(1024, 512), seed=seed), size=8, seed=seed, noise=noise)
 
 
-PARTS = {"exact": exact, "trained": after_training, "small": small, "noise": noisy}
+PARTS = {"exact": exact, "trained": after_training, "small": small, "noise": noisy, "behind": behind}
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Batches, exact and falsely certified samples by part, width, batch size and noise, as Markdown."""
+    rows = [row for row in rows if row["part"] != "behind"]
     lines = [
         "| part | units | batch | noise | batches | refused | all exact | samples exact | certified | false | CPU s |",
         "|" + "---|" * 11,
@@ -143,6 +174,32 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def table_behind(rows: list[dict[str, Any]]) -> str:
+    """Images behind convolutions by channels, batch size and public images, with the PSNR of batches that were not refused."""
+    own = [row for row in rows if row["part"] == "behind"]
+    lines = [
+        "| channels | batch | public images | batches | refused | inputs certified | mean PSNR | lowest | CPU s |",
+        "|" + "---|" * 9,
+    ]
+    for key in dict.fromkeys((row["width"], row["batch"], row["public"]) for row in own):
+        here = [row for row in own if (row["width"], row["batch"], row["public"]) == key]
+        ran = [row for row in here if "refused" not in row]
+        proven = sum(row["inputs_certified"] for row in ran) / (key[1] * len(here))
+        mean, cpu = (sum(row[name] for row in ran) / max(1, len(ran)) for name in ("psnr", "cpu_seconds"))
+        lowest = min((row["lowest"] for row in ran), default=0.0)
+        cells = (
+            *key,
+            len(here),
+            len(here) - len(ran),
+            f"{proven:.0%}",
+            f"{mean:.1f} dB",
+            f"{lowest:.1f} dB",
+            f"{cpu:.1f}",
+        )
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines) if own else ""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
@@ -152,16 +209,17 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.source is not None:
-        print(table([json.loads(line) for line in options.source.read_text(encoding="utf-8").splitlines()]))
+        rows = [json.loads(line) for line in options.source.read_text(encoding="utf-8").splitlines()]
+        print("\n\n".join(filter(None, (table(rows), table_behind(rows)))))
         return
-    rows: list[dict[str, Any]] = []
+    rows = list[dict[str, Any]]()
     for part in options.parts:
         for row in PARTS[part](options.first):
             rows.append(row)
             if options.out is not None:
                 with options.out.open("a", encoding="utf-8") as stream:
                     stream.write(json.dumps(row) + "\n")
-    print(table(rows))
+    print("\n\n".join(filter(None, (table(rows), table_behind(rows)))))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from leakgauge.attacks import relu_batches
 from leakgauge.attacks.relu_batches import Factors, _null_space, separate, sparse_columns
 from leakgauge.channels import Aggregate, FedAvg, Gradient
-from leakgauge.core import Pixels, Victim, share
+from leakgauge.core import Auxiliary, Pixels, Size, Victim, share
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.defenses import GaussianNoise, Prune, WithholdNames
 from leakgauge.errors import BadInput, Inapplicable
@@ -106,6 +106,33 @@ def test_the_last_sample_follows_from_the_others_and_two_missing_ones_are_not_ce
     assert not separate(split, truth[:, :4], rows).consistent.all()
 
 
+def convolutional(width: int = 12) -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, width, 5, 2, 2), nn.ReLU(), nn.Conv2d(width, width, 5, 2, 2), nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(width * 49, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+def test_behind_convolutions_the_inputs_of_the_layer_are_exact_and_lead_to_the_images():
+    victim, (x, y) = Victim(convolutional(32), SPACE), batch(4)
+    found = relu_batches()(victim, share(victim, Gradient(), x, y))
+    assert dict(found.stated)["inputs of 5 certified"] == "4 of 4"
+    assert found.certified is None  # the inputs are proven, the images are not
+    assert decibels(x, found.x).min() >= 25
+    with torch.no_grad():
+        true, made = (victim.model[:5](one) for one in (x, found.x))
+    assert float(torch.cdist(true, made).amin(1).max() / true.norm(dim=1).min()) < 0.05
+
+
+def test_similar_images_help_where_convolutions_lose_much():
+    victim, (x, y) = Victim(convolutional(12), SPACE), batch(4)
+    others = SPACE.encode(fashion("train")[0][:200])
+    plain, helped = (
+        relu_batches()(victim, share(victim, Gradient(), x, y, reveal=reveal))
+        for reveal in ((Size(),), (Size(), Auxiliary(others)))
+    )
+    assert decibels(x, helped.x).mean() > decibels(x, plain.x).mean() + 3
+
+
 def activated(layer: nn.Module) -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), layer, nn.Linear(64, 10))
@@ -121,7 +148,9 @@ def activated(layer: nn.Module) -> nn.Module:
         (activated(nn.ReLU()), 2, Gradient(), (GaussianNoise(relative=0.1),), "noisy, pruned or coarse"),
         (activated(nn.ReLU()), 2, Gradient(), (Prune(0.9),), "noisy, pruned or coarse"),
         (activated(nn.ReLU()), 2, Gradient(), (WithholdNames(("1.bias",)),), r"not shared: 1\.bias"),
-        (CNN(), 2, Gradient(), (), "but this is a Conv2d"),
+        (CNN(), 2, Gradient(), (), "needs a ReLU after head"),
+        (nn.Sequential(nn.Conv2d(1, 10, 28), nn.Flatten()), 2, Gradient(), (), "the model has none"),
+        (convolutional(), 2, Gradient(), (WithholdNames(("5.bias",)),), r"not shared: 5\.bias"),
     ],
 )
 def test_refusals(model, size, channel, defenses, message):

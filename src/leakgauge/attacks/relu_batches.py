@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from leakgauge.attacks.behind_convolutions import first_linear_behind, images_behind
 from leakgauge.attacks.certificate import EXACT
 from leakgauge.attacks.found_images import batch_of, valid_range
 from leakgauge.attacks.linear import PROBES, first_layer_gradients
-from leakgauge.channels.facts import local_steps
+from leakgauge.channels.facts import local_steps, require_gradients
 from leakgauge.core import Observation, Reconstruction, Victim
 from leakgauge.core.examples import example
 from leakgauge.core.randomness import private_randomness
@@ -62,18 +63,35 @@ class ReluBatches:
                 f"separating a batch needs one local step, but this update sums {local_steps(seen.channel, size)}, "
                 "taken at different weights"
             )
-        name, weight, bias = first_layer_gradients(victim, seen, seed=seed)
+        try:
+            name, weight, bias = first_layer_gradients(victim, seen, seed=seed)
+            behind = False
+        except Inapplicable:
+            require_gradients(seen.channel)
+            name, weight, bias = first_linear_behind(victim, seen, seed=seed)
+            behind = True
         _require_relu(victim, name, seed=seed)
         layer = victim.model.get_submodule(name)
         assert isinstance(layer, nn.Linear)
         rows = torch.cat([layer.weight, layer.bias[:, None]], 1).detach().double()
         split, found = self._search(Factors.of(weight, bias, size), rows, seed=seed)
-        x = found.inputs[:, :-1].view(-1, *victim.space.shape)
+        x = found.inputs[:, :-1]
         dark, light = valid_range(victim, x)
-        shown = found.consistent & (found.error < EXACT * float((light - dark).min()))
+        width = float(x.abs().max()) if behind else float((light - dark).min())
+        shown = found.consistent & (found.error < EXACT * width)
         proven = int(shown.sum()) if bool(found.consistent.all()) else 0
-        images = batch_of(victim.space.project(x[shown].to(victim.dtype)), size, victim)
-        certified = torch.arange(size, device=images.device) < proven
+        if behind and not bool(shown.any()):
+            raise Inapplicable(
+                f"none of the inputs of {name} could be separated, so there is nothing to search images for"
+            )
+        made = (
+            images_behind(victim, seen, name, x[shown], seed=seed)
+            if behind
+            else victim.space.project(x[shown].view(-1, *victim.space.shape).to(victim.dtype))
+        )
+        images = batch_of(made, size, victim)
+        certified = None if behind else torch.arange(size, device=images.device) < proven
+        what = f"inputs of {name}" if behind else "samples"
         zeros = int(split.zeros(found.columns).sum())
         return Reconstruction.single(
             images,
@@ -81,14 +99,15 @@ class ReluBatches:
             made_by=repr(self),
             began=began,
             notes=(
-                f"{proven} of {size} samples are certified exact; {int(shown.sum())} agree with their activations, the rest is grey",
+                f"{proven} of {size} {what} are certified exact; {int(shown.sum())} agree with their activations, the rest is grey",
+                *(["images with these inputs are searched for, and have no certificate"] if behind else []),
             ),
             stated=(
                 ("rank of the gradient", f"{split.rank}, for {size} samples"),
                 ("units of the layer", str(split.units)),
                 ("sparse columns found", f"{found.columns.shape[1]} of {split.rank}"),
                 ("zeros in them", f"{zeros / max(1, found.columns.shape[1] * split.units):.0%}"),
-                ("samples certified", f"{proven} of {size}"),
+                (f"{what} certified", f"{proven} of {size}"),
             ),
             certified=certified,
         )
@@ -328,6 +347,9 @@ def relu_batches(*, starts: int = 64, rounds: int = 20) -> ReluBatches:
     attack finds the δ_i as the sparsest vectors in the column space and divides. The certificate needs no truth: the activations of
     each x_i are the zeros of its δ_i, and no other vector has these zeros. Every x_i depends on all δ, so samples are
     certified only if all agree with their activations. Otherwise those that agree are shown without a certificate. What is missing is grey.
+
+    Behind convolutions the layer's inputs come out as exactly, and :func:`feature_matching` finds images that have them, from a
+    regression where there are similar images. Those images have no certificate: the convolutions may lose something.
 
     Each of at most ``rounds`` searches runs ``starts`` starts together. One local step works too: its factor −η cancels.
 
