@@ -33,7 +33,6 @@ PAPERS: dict[str, str] = {
     "Huang et al. 2024": "Huang, Meng, Chen, Zheng, Yang, Yi, Wang: *Gradient-Guided Conditional Diffusion Models for Private Image Reconstruction: Analyzing Adversarial Impacts of Differential Privacy and Denoising*. 2024, arXiv:2411.03053",
     "Salimans and Ho 2022": "Salimans, Ho: *Progressive Distillation for Fast Sampling of Diffusion Models*. ICLR 2022, arXiv:2202.00512",
     "Schwethelm et al. 2024": "Schwethelm, Kaiser, Knolle, Lockfisch, Rueckert, Ziller: *Visual Privacy Auditing with Diffusion Models*. TMLR 2025, arXiv:2403.07588",
-    "Wu et al. 2023": "Wu, Chen, Guo, Weinberger: *Learning To Invert: Simple Adaptive Attacks for Gradient Inversion in Federated Learning*. UAI 2023, arXiv:2210.10880",
     "Ulyanov et al. 2018": "Ulyanov, Vedaldi, Lempitsky: *Deep Image Prior*. CVPR 2018, arXiv:1711.10925",
     "Song et al. 2021": "Song, Meng, Ermon: *Denoising Diffusion Implicit Models*. ICLR 2021, arXiv:2010.02502",
     "Yang et al. 2024": "Yang, Ding, Cai, Yu, Wang, Shi: *Guidance with Spherical Gaussian Constraint for Conditional Diffusion*. ICML 2024, arXiv:2402.03201",
