@@ -57,7 +57,7 @@ NARROW: dict[str, set[str]] = {
         "audit.compare",
         "audit.scoring",
         "audit.text_record",
-        "split.prompts",
+        "audit.prompt_record",
         "audit.verdict",
         "audit.wording",
         "errors",

@@ -123,6 +123,12 @@ def test_behind_convolutions_the_inputs_of_the_layer_are_exact_and_lead_to_the_i
     assert float(torch.cdist(true, made).amin(1).max() / true.norm(dim=1).min()) < 0.05
 
 
+def test_a_model_that_cannot_be_cut_is_refused_with_the_reason():
+    victim, (x, y) = Victim(convolutional(32), SPACE, mode="train"), batch(4)
+    with pytest.raises(Inapplicable, match=r"cannot be cut before 5.*eval mode"):
+        relu_batches()(victim, share(victim, Gradient(), x, y))
+
+
 def test_similar_images_help_where_convolutions_lose_much():
     victim, (x, y) = Victim(convolutional(12), SPACE), batch(4)
     others = SPACE.encode(fashion("train")[0][:200])

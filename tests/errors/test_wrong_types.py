@@ -45,6 +45,7 @@ def _good() -> dict[str, tuple]:
     made = {
         "Victim": (leakgauge.Victim, {"model": model, "space": leakgauge.Pixels((1, 2, 2))}),
         "Pixels": (leakgauge.Pixels, {"shape": (1, 2, 2)}),
+        "Series": (leakgauge.Series, {"channels": 1, "length": 8}),
         "Tokens": (leakgauge.Tokens, {"length": 3, "vocab": 5}),
         "Table": (leakgauge.Table, {"columns": (leakgauge.Number("age", 0, 100),)}),
         "Number": (leakgauge.Number, {"name": "age", "low": 0.0, "high": 100.0}),

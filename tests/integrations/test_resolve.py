@@ -127,7 +127,7 @@ def test_an_edited_file_is_read_again(tmp_path):
         ("number", "'number' in .* is a int; a function that returns a model is needed"),
         ("fails", r"fails\(\) in .*mine\.py raised KeyError: 'two"),
         ("needs", r"needs\(\) in .* raised TypeError: .*missing 1 required positional argument: 'width'"),
-        ("returns_text", r"a module and its Pixels \(or Tokens\), a Victim or a LanguageModel; got str"),
+        ("returns_text", r"a module and its Pixels \(or Series, Table, Tokens\), a Victim or a LanguageModel; got str"),
         ("returns_three", r"got \(Linear, int, int\)"),
         ("returns_pair", r"got \(Linear, str\)"),
     ],

@@ -278,7 +278,7 @@ def test_the_report_reads_records_findings_and_wording_only():
     import leakgauge.report as package
 
     may_read = {
-        "advice", "bracket", "compare", "evidence", "files", "findings", "phrasing", "questions", "records",
+        "advice", "bracket", "compare", "evidence", "files", "findings", "phrasing", "prompt_record", "questions", "records",
         "scoring", "text_record", "verdict", "wording",
     }  # fmt: skip
     allowed = {"numpy", "PIL", "jinja2", "markupsafe", "leakgauge.errors"} | sys.stdlib_module_names

@@ -13,7 +13,7 @@ from leakgauge.core import Observation, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import Observed
 from leakgauge.engine.reference import capturing
-from leakgauge.errors import Inapplicable
+from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.graphs import find_point, trace_of
 from leakgauge.inversion import Given
 from leakgauge.measures.ridge import fit_ridge
@@ -46,8 +46,14 @@ def first_linear_behind(victim: Victim, seen: Observation, *, seed: int) -> tupl
 
 def cut_before(victim: Victim, name: str) -> str:
     """The cut at which the inputs of the layer cross, one vector of each sample."""
-    points = list(trace_of(victim).points.values())
-    place = points.index(find_point(trace_of(victim), name))
+    try:
+        traced = trace_of(victim)
+    except BadInput as reason:
+        raise Inapplicable(
+            f"the model cannot be cut before {name}, so no image can be searched for: {reason}"
+        ) from reason
+    points = list(traced.points.values())
+    place = points.index(find_point(traced, name))
     layer = victim.model.get_submodule(name)
     assert isinstance(layer, nn.Linear)
     if place and len(points[place - 1].tensors) == 1 and points[place - 1].tensors[0].shape == (layer.in_features,):

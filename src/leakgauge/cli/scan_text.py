@@ -29,10 +29,11 @@ NOISE = (0.1, 0.3, 1.0, 3.0, 10.0)
 def scan_text(options: ScanOptions, setup: Setup) -> int:
     """Attacks the last fifth of the sentences at each cut; the others are the adversary's own."""
     from leakgauge.audit.files import write_whole
+    from leakgauge.audit.prompt_record import prompt_facts, sent_as
     from leakgauge.audit.wording import on_prompts
     from leakgauge.report.page import FILE as REPORT
-    from leakgauge.report.prompts_page import render, said
-    from leakgauge.split.prompts import DecoderBlocks, Protection, recommend, scan_prompts
+    from leakgauge.report.prompts_page import render
+    from leakgauge.split.prompts import DecoderBlocks, Protection, scan_prompts
 
     given = [f"--{name.replace('_', '-')}" for name in ONLY_IMAGES if name in options.given]
     if given:
@@ -58,7 +59,7 @@ def scan_text(options: ScanOptions, setup: Setup) -> int:
 
     def on_row(risk: PromptRisk) -> None:
         screen.print(
-            shown(f"{blocks.cut_name(risk.cut)}, {said(risk.protection)}: {risk.rate:.0%} of the tokens found"),
+            shown(f"{blocks.cut_name(risk.cut)}, {sent_as(risk.protection)}: {risk.rate:.0%} of the tokens found"),
             highlight=False,
         )
 
@@ -69,10 +70,10 @@ def scan_text(options: ScanOptions, setup: Setup) -> int:
     lines = "".join(json.dumps(asdict(row)) + "\n" for row in rows)
     write_whole(options.folder / FILE, lines.encode())
     screen.print(_table(rows))
-    best = recommend(rows)
+    facts = prompt_facts(rows, prompts, name=setup.victim.name, tokens=setup.tokens)
+    best = facts.recommended
     screen.print(shown(on_prompts(best)), soft_wrap=True, highlight=False)
-    page = render(rows, prompts, name=setup.victim.name, tokens=setup.tokens)
-    write_whole(options.folder / REPORT, page.encode())
+    write_whole(options.folder / REPORT, render(facts).encode())
     screen.print(f"report: {shown(options.folder / REPORT)}", soft_wrap=True)
     if options.export is not None:
         screen.print(_exported(setup, blocks.cut_name(rows[0].cut if best is None else best.cut), options.export))
@@ -110,13 +111,13 @@ def _table(rows: Sequence[PromptRisk]) -> Table:
     )
     for column in ("blocks", "sent", "tokens", "genie", "kept", "bytes", "MFLOP"):
         table.add_column(column, justify="right", no_wrap=True)
-    from leakgauge.report.prompts_page import said
+    from leakgauge.audit.prompt_record import sent_as
 
     for row in rows:
         genie = "" if row.genie_rate is None else f"{row.genie_rate:.0%}"
         table.add_row(
             str(row.cut),
-            said(row.protection),
+            sent_as(row.protection),
             f"{row.rate:.0%}",
             genie,
             f"{row.agreement:.0%}",
