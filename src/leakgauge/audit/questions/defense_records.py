@@ -142,8 +142,9 @@ class Static:
 class DefenseRecord:
     """Everything one trial of a defense produced. ``defenses`` is empty for the trial without any.
 
-    ``adapted``: the attack knew the defense, which older versions did not try. ``static`` is what it sees otherwise; None where that was
-    not tried, because nothing depends on it or the attack refused. ``epsilon`` is what one update spends at δ = 1e-5; None where the
+    ``adapted``: the attack knew the defense, which older versions did not try. ``static`` is what it sees otherwise; None where that
+    was not tried, because nothing depends on it or the attack refused. ``ignored``: an attack that ignores the defense showed more than
+    one that replays it, so the scores and the verdict are its own. ``epsilon`` is what one update spends at δ = 1e-5; None where the
     defense gives no guarantee.
 
     ``scores``, ``null`` and ``baseline`` are as in :class:`leakgauge.audit.records.Record`; where the attack refused
@@ -183,6 +184,7 @@ class DefenseRecord:
     format: int = FORMAT
     adapted: bool = True
     static: Static | None = None
+    ignored: bool = False
     epsilon: float | None = None
 
     @property

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from leakgauge.audit.bounds import Mechanism, mechanism
 from leakgauge.audit.case import Case, accepted_options, protects, with_steps
+from leakgauge.audit.evaluate import Result
 from leakgauge.audit.null import null_run
 from leakgauge.audit.questions.defense_measures import (
     DELTA,
@@ -51,6 +53,7 @@ from leakgauge.audit.questions.defense_records import (
 from leakgauge.audit.run import attack_case, save_pictures, versions
 from leakgauge.audit.session import Load, Setup, check_fits
 from leakgauge.audit.timing import FEWEST_STEPS, Cost, cost_of, elapsed
+from leakgauge.audit.verdict import Verdict
 from leakgauge.channels import DPSGD
 from leakgauge.core import Adaptable, Blindable, ChangesModel, PerSample, Protects, Reconstruction
 from leakgauge.defenses import GaussianNoise, SVTPrivacy
@@ -243,15 +246,27 @@ def _run(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | Non
 
 
 def _attack(trial: Trial, base: Base, folder: Path, undefended: DefenseRecord | None) -> dict[str, Any]:
-    """The attack without a defense is the positive control of all others."""
+    """The attack without a defense is the positive control of all others.
+
+    An adversary who knows a defense may also ignore it, so where that shows more, it is what counts.
+    """
     plain = None if undefended is None or undefended.outcome is None else undefended.outcome.leaks
+    attacked = partial(attack_case, setup=base.of(trial.case), nothing=base.nothing, leaks_undefended=plain)
     try:
-        found = attack_case(trial.case, base.of(trial.case), nothing=base.nothing, leaks_undefended=plain)
+        found = attacked(trial.case)
     except Inapplicable as refusal:
         return {"status": "refused", "reason": str(refusal)}
+    unaware = None
+    if depends_on_defense(trial.case):
+        with suppress(Inapplicable):
+            unaware = attacked(unadapted(trial.case))
+    ignored = unaware is not None and shows_more(unaware.verdict, found.verdict)
+    if unaware is not None and ignored:
+        found = replace(unaware, assumptions=found.assumptions)
     return {
         "status": "done",
-        "static": _static(trial, base, plain) if depends_on_defense(trial.case) else None,
+        "static": None if unaware is None else _static(unaware),
+        "ignored": ignored,
         "assumptions": found.assumptions,
         "scores": found.scores,
         "null": found.null,
@@ -280,10 +295,12 @@ def depends_on_defense(case: Case) -> bool:
     return bool(useful(case.build_defenses())) or isinstance(case.build_channel(), Adaptable)
 
 
-def _static(trial: Trial, base: Base, leaks_undefended: bool | None) -> Static:
-    found = attack_case(
-        unadapted(trial.case), base.of(trial.case), nothing=base.nothing, leaks_undefended=leaks_undefended
-    )
+def shows_more(one: Verdict, other: Verdict) -> bool:
+    """Whether ``one`` leaks, and more gravely than ``other``."""
+    return one.outcome.leaks and one.outcome.severity > other.outcome.severity
+
+
+def _static(found: Result) -> Static:
     layout, pieces = (found.scores.best(name) for name in ("layout", "pieces_lead"))
     return Static(found.verdict, found.scores.mean("ssim"), layout, pieces, found.scores.mean("correlation"))
 

@@ -84,6 +84,7 @@ def _row(place: int, record: DefenseRecord, front: bool, measure: str, folder: P
         "reason": record.reason,
         "psnr": metric("psnr", _mean(record.scores, "psnr")) if done else "–",
         "seen": metric(measure, getattr(record, measure)) if done else "–",
+        "ignored": record.ignored,
         "static": metric(measure, getattr(record.static, measure)) if done and record.static is not None else "",
         "null": metric(measure, getattr(replace(record, scores=record.null), measure)) if done else "",
         "auc": _rate(record.leakage.get("auc")),
