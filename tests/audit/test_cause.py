@@ -18,7 +18,7 @@ from leakgauge.audit.verdict import Outcome, judge
 from leakgauge.channels import FedAvg, Gradient, ShuffledFedAvg
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.data.embedded import fashion
-from leakgauge.defenses import GaussianNoise
+from leakgauge.defenses import GaussianNoise, Withhold
 from leakgauge.inversion.mismatch import continue_from, layer_mismatch, outside, settle_from
 from tests.made import scores
 
@@ -208,6 +208,19 @@ def test_labels_that_can_be_read_are_no_missing_knowledge() -> None:
     given = explain(attack, victim, replace(seen, labels=wrong), found, x, client)
     assert (given.cause, given.lacks) == (Cause.KNOWLEDGE, (Knowledge.LABELS,))
     assert explain(attack, victim, seen, found, x, client).cause is Cause.SEARCH
+
+
+def test_the_class_of_one_image_can_be_tried_and_that_of_several_cannot() -> None:
+    for number, cause in ((1, Cause.SEARCH), (4, Cause.KNOWLEDGE)):
+        x, y = images(5, number)
+        victim = Victim(network(5), Pixels((1, SIDE, SIDE)))
+        seen = share(victim, Gradient(), x, y, defenses=[Withhold("head")])
+        wrong = (y + 1) % 10
+        attack = inverting_gradients(steps=30, tv=0.01)
+        found = attack(victim, replace(seen, labels=wrong))
+        image, _ = continue_from(victim, replace(seen, labels=wrong), found.x, wrong, goal=0.0)
+        test = explain(attack, victim, seen, replace(found, x=image), x, Client(y, Gradient(), 0))
+        assert test.cause is cause, number
 
 
 def test_the_truth_of_a_client_in_a_secret_order_fits_only_with_that_order() -> None:

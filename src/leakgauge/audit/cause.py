@@ -160,8 +160,8 @@ def explain(
     starts at the truth and at x̂ (:class:`Settled`). If the one from the truth still shows it and explains as much as the other, or if the
     other shows it too, the cause is *search*; where such a search cannot be made, it is *untested*.
 
-    Labels that a rule of ours reads in the same observation are no knowledge that an adversary lacks: an attack that looked for them
-    itself and found others failed as a search. The attack's own objective, which has priors too, must agree that the truth is no
+    Labels that a rule of ours reads in the same observation are no knowledge that an adversary lacks, and neither is the class of a single
+    image, of which all can be tried: an attack that looked for them itself and found others failed as a search. The attack's own objective, which has priors too, must agree that the truth is no
     better; otherwise the search failed. A search that came close is continued first (``continue_from``), because no finite search meets
     rounding by itself; what it comes to counts only if it is an image that does not show the truth (``shows`` tells). ε is what rounding
     the truth to its number type does to m, times ``ROUNDINGS``. ``nothing`` is the null run. Without ``thorough`` no search is continued.
@@ -202,7 +202,7 @@ def explain(
         cause = Cause.SEARCH
     elif reached > informed + rounding:
         cause, lacks = Cause.KNOWLEDGE, true.missing(ours, fits=reached)
-        if lacks == (Knowledge.LABELS,) and reached > true.readable(seed) + rounding:
+        if lacks == (Knowledge.LABELS,) and (_can_try_all(seen, client) or reached > true.readable(seed) + rounding):
             cause, lacks = Cause.SEARCH, ()
     else:
         cause = Cause.INFORMATION
@@ -214,6 +214,12 @@ def explain(
     return TruthTest(
         cause, Three(at_truth, at_found, at_null), informed, rounding, objective, lacks, continued, settled
     )
+
+
+def _can_try_all(seen: Observation, client: Client) -> bool:
+    """Whether the adversary, who was not given labels, could attack once with every class: there is one image, and it has one class."""
+    labels = client.labels
+    return seen.labels is None and isinstance(labels, Tensor) and labels.dim() == 1 and len(labels) == 1
 
 
 def _settle(
