@@ -160,11 +160,12 @@ def explain(
     starts at the truth and at x̂ (:class:`Settled`). If the one from the truth still shows it and explains as much as the other, or if the
     other shows it too, the cause is *search*; where such a search cannot be made, it is *untested*.
 
-    Labels that a rule of ours reads in the same observation are no knowledge that an adversary lacks, and neither is the class of a single
-    image, of which all can be tried: an attack that looked for them itself and found others failed as a search. The attack's own objective, which has priors too, must agree that the truth is no
-    better; otherwise the search failed. A search that came close is continued first (``continue_from``), because no finite search meets
-    rounding by itself; what it comes to counts only if it is an image that does not show the truth (``shows`` tells). ε is what rounding
-    the truth to its number type does to m, times ``ROUNDINGS``. ``nothing`` is the null run. Without ``thorough`` no search is continued.
+    Labels that a rule of ours reads in the same observation are no knowledge that an adversary lacks, and neither is the class of a
+    single image, of which all can be tried: an attack that looked for them itself and found others failed as a search. The attack's own
+    objective, which has priors too, must agree that the truth is no better; otherwise the search failed. A search that came close is
+    continued first (``continue_from``), because no finite search meets rounding by itself; what it comes to counts only if it is an image
+    that does not show the truth (``shows`` tells). ε is what rounding the truth to its number type does to m, times ``ROUNDINGS``.
+    ``nothing`` is the null run. Without ``thorough`` no search is continued.
     """
     if too_narrow(victim):
         victim, (seen,) = widen(victim, [seen])
