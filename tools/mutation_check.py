@@ -35,9 +35,11 @@ class Mutant:
 
 
 MI = "measures/mutual_information"
+PIXELS = '\n\n    def decode(self, x: Tensor) -> Tensor:\n        """From the model\'s input to an image'
+"""What follows in ``Pixels``: ``Series`` has the same formula."""
 
 MUTANTS = (
-    Mutant("pixels: mean added", "core/spaces.py", "return (image - mean) / std", "return (image + mean) / std", "TestSpace"),
+    Mutant("pixels: mean added", "core/spaces.py", f"(image - mean) / std{PIXELS}", f"(image + mean) / std{PIXELS}", "TestSpace"),
     Mutant("mse: square missing", "measures/image.py", "difference.square()", "difference.abs()", "TestMeasures"),
     Mutant("psnr: factor 20", "measures/image.py", "-10 * torch.log10", "-20 * torch.log10", "TestMeasures"),
     Mutant("ssim: constants not squared", "measures/image.py", "c1, c2 = K1**2, K2**2", "c1, c2 = K1, K2", "TestMeasures"),
@@ -70,7 +72,7 @@ MUTANTS = (
     Mutant("batch statistics: average of one too many", "inversion/statistics.py", "return tracked / (", "return 1 / (", "TestStatistics"),
     Mutant("bound: no root of the steps", "measures/rero.py", "+ math.sqrt(steps.steps) /", "+ steps.steps /", "TestBounds"),
     Mutant("law: lower end forgotten", "measures/first_layer.py", "+ x.square() * below", "", "TestBounds"),
-    Mutant("limit: prior not squared", "measures/spectrum.py", "+ 1 / spread**2)", "+ 1 / spread)", "TestBounds"),
+    Mutant("limit: prior not squared", "measures/spectrum.py", ".square() + 1 / spread**2)", ".square() + 1 / spread)", "TestBounds"),
     Mutant("matching: the worst is kept", "inversion/search.py", "losses <= self.best[rows]", "losses >= self.best[rows]", "TestMatching"),
     Mutant("rouge: no factor 2", "measures/text.py", "return 2 * shared / (mine + theirs)", "return shared / (mine + theirs)", "TestText"),
     Mutant("spans: columns scaled the other way", "inversion/row_spans.py", "1 / columns[0], inputs", "columns[0], inputs", "TestText"),
