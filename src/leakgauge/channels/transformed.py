@@ -25,7 +25,7 @@ class Transformed:
 
     T turns by ``rotate`` degrees, shears by ``shear``, shifts to the right and down by the share ``shift`` of the side (pixels from
     outside repeat the border), and inverts the colours with ``invert``. An adversary who does not know T finds T(x), which a person may
-    recognise and a pixel score may not. One who does replays T: the policy is found on public models and used by all clients.
+    recognise and a pixel score may not. An adversary who does replays T: the policy is found on public models and used by all clients.
 
     Deviations: the paper searches for the policy among fifty operations of an image library and may draw one of several for each image;
     this is one policy that is given.
