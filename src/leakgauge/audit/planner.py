@@ -401,13 +401,6 @@ def ends(began: float, budget: float) -> float:
     return began + (1 - FINISH_SHARE) * budget - FINISH
 
 
-def make_plan(
-    request: Request, *, load: Load, folder: Path, began: float, on_question: Callable[[Question], None] | None = None
-) -> Plan:
-    """What the audit will do. ``began`` is the time (perf_counter) from which the budget counts."""
-    return Planner(request, load, folder, began).plan(on_question)
-
-
 def rehearse(cases: Sequence[Case], *, load: Load, until: float = math.inf) -> None:
     """Sets every case up and shares its batch, so the user learns what to fix before anything runs.
 

@@ -78,11 +78,6 @@ class Tuned:
     trials: tuple[Trial, ...]
     oracle: bool
 
-    def tuned_case(self) -> Case:
-        """The case with the settings that were found."""
-        options = {**self.case.options, **self.best.options}
-        return replace(self.case, name="", options=options, first=self.best.first)
-
 
 def tune(
     case: Case,
