@@ -22,13 +22,7 @@ from leakgauge.audit.questions import Question
 from leakgauge.audit.questions import split as scan_records
 from leakgauge.audit.questions.defense_records import Trial
 from leakgauge.audit.questions.defenses import cost_of_trials, counted, fit_trials, plan_trials
-from leakgauge.audit.questions.properties import (
-    FEWEST_UPDATES,
-    PROPERTIES,
-    UPDATES,
-    plan_properties,
-    seconds_of_update,
-)
+from leakgauge.audit.questions.properties import FEWEST_UPDATES, PROPERTIES, UPDATES, plan_properties, seconds_of_update
 from leakgauge.audit.questions.split import SHARE, Asked, ScanRun, plan_scan
 from leakgauge.audit.questions.training import FEWEST_STEPS as FEWEST_TRAINING
 from leakgauge.audit.questions.training import MOST_STEPS as MOST_TRAINING
