@@ -32,7 +32,7 @@ LISTED = ("updates", "split", "defenses")
 
 
 class AuditView:
-    """A live table on a terminal, plain lines elsewhere, nothing in quiet. A watcher of :func:`leakgauge.audit.whole.run`."""
+    """A live table on a terminal, plain lines elsewhere, nothing in quiet. A watcher of :func:`leakgauge.audit.whole.conduct`."""
 
     def __init__(
         self, console: Console, questions: Sequence[Question], *, clock: Callable[[], float] = time.perf_counter
