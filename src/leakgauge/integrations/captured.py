@@ -47,7 +47,7 @@ from leakgauge.integrations.adam_updates import refuse_adam_as_sgd
 from leakgauge.integrations.captured_file import read_about
 from leakgauge.integrations.language import LONGEST, LanguageModel, read_ids
 from leakgauge.integrations.resolve import load_model, rearranged
-from leakgauge.integrations.setups import data_of, images_for
+from leakgauge.integrations.setups import data_of
 from leakgauge.integrations.tensor_files import COUNT, own_names, read_tensors, refuse_misfits, unwrapped, with_weights
 from leakgauge.inversion.labels import batch_size, head_gradient
 from leakgauge.inversion.statistics import tracking_layers
@@ -294,7 +294,7 @@ def with_auxiliary(seen: Observation, victim: Victim, case: Case) -> Observation
     """The observation of a server that holds images of its own, those of the case's data, where the case reveals such."""
     for wanted in case.build_reveal():
         if isinstance(wanted, AuxiliaryImages):
-            images = images_for(case, cast(Shape, victim.space.shape))
+            images = data_of(case, cast(Shape, victim.space.shape)).images
             if len(images) < wanted.count:
                 raise BadInput(
                     f"the case wants {wanted.count} auxiliary images, but the data holds {len(images)}; ask for fewer"
