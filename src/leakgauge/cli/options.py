@@ -27,22 +27,8 @@ ASKED = "asked.json"
 DEFAULT_BUDGET = "10m"
 """For a user's own model, where nobody knows yet how long a step takes."""
 NOT_MEASURED = frozenset(
-    {
-        "out",
-        "export",
-        "resume",
-        "quiet",
-        "explain",
-        "workers",
-        "ray",
-        "fail_over",
-        "json",
-        "junit",
-        "markdown",
-        "watch",
-        "port",
-    }
-)
+    ("out", "export", "resume", "quiet", "explain", "workers", "ray", "fail_over", "json", "junit", "markdown", "watch", "port")
+)  # fmt: skip
 """Options that change how a run is done, shown and judged, but not what it measures."""
 
 

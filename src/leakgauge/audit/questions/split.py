@@ -20,7 +20,7 @@ from torch import Tensor
 from leakgauge.attacks.decoder import FEW, ByShape, DecoderInverter, Narrowed, Vector
 from leakgauge.audit.case import Case
 from leakgauge.audit.files import JsonLines, finite, json_text, read_json, safe_command, save_strip, write_whole
-from leakgauge.audit.migrate import migrated_conclusion, migrated_scan
+from leakgauge.audit.migrate import migrated_conclusion, migrated_run
 from leakgauge.audit.phrasing import few, plural
 from leakgauge.audit.run import versions
 from leakgauge.audit.session import Setup, check_fits
@@ -218,7 +218,7 @@ ANOTHER = "move it away, or scan again into another folder"
 
 
 def _decode_plan(found: Any) -> ScanPlan:
-    plan = typed(ScanPlan, migrated_scan(typed(Mapping[str, Any], found)))
+    plan = typed(ScanPlan, migrated_run(typed(Mapping[str, Any], found)))
     names = [cut["name"] for cut in plan.cuts]
     if not names or len(set(names)) < len(names):
         raise Misfit("cuts should name at least one cut, and none of them twice")

@@ -16,7 +16,7 @@ from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import Outcome
 from leakgauge.audit.wording import ENDINGS, Statement, cost_unknown, defense_words, guarantee
 from leakgauge.report.charts import Mark, Plot, between, pictures, scatter_chart
-from leakgauge.report.sources import defense_anchor, of_defenses
+from leakgauge.report.sources import anchor, of_defenses
 
 _AT_MOST = 4
 NONE = "No defense"
@@ -97,7 +97,7 @@ def _row(place: int, record: DefenseRecord, front: bool, measure: str, folder: P
         "front": front,
         "point": point,
         "picture": None if picture is None or not done else _picture(folder, picture, record),
-        "source": defense_anchor(place),
+        "source": anchor("defense", place),
     }
 
 

@@ -32,7 +32,7 @@ from leakgauge.report.charts import (
     pictures,
     scatter_chart,
 )
-from leakgauge.report.sources import cut_anchor, of_scan
+from leakgauge.report.sources import anchor, of_scan
 
 MOST_SHOWN = 12
 """Cuts of which pictures and maps are shown; all of them are in the table."""
@@ -108,7 +108,7 @@ def section(folder: Path, statement: Statement) -> dict[str, Any]:
         "facts": _facts(plan, records, end),
         "command": plan.command,
         "numbers": plan.numbers,
-        "source": cut_anchor(),
+        "source": anchor("scan"),
         "made_from": "a scan of cuts",
         "sources": of_scan(folder),
         "versions": [plan.versions],
@@ -173,7 +173,7 @@ def _row(
         "within": _score(risk.get("within"), 2),
         "rank": _score(risk.get("effective_rank"), 0),
         "strip": _strip(cut, plan, best, folder),
-        "source": cut_anchor(cut.number) if own else "",
+        "source": anchor("cut", cut.number) if own else "",
     }
 
 
