@@ -7,6 +7,7 @@ numbers that the adversary sees.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import pickle
@@ -37,8 +38,8 @@ from leakgauge.audit import evidence, records
 from leakgauge.audit.bounds import Bound
 from leakgauge.audit.case import Case, tries_enough
 from leakgauge.audit.control import Controls, Extent
-from leakgauge.audit.evaluate import ControlOf, Result, assess, assumed, certified_samples
-from leakgauge.audit.evaluate_text import assess_text, evaluate_text
+from leakgauge.audit.evaluate import Result, assess, assumed, certified_samples
+from leakgauge.audit.evaluate_text import TextResult, assess_text, evaluate_text
 from leakgauge.audit.evidence import commit, now
 from leakgauge.audit.files import save_strip
 from leakgauge.audit.identifiability import CHEAP, identify
@@ -48,7 +49,7 @@ from leakgauge.audit.scoring import ANYWHERE, POSSIBLE, Interval, interval
 from leakgauge.audit.series_record import series_facts
 from leakgauge.audit.session import Load, Setup, check_fits, set_up
 from leakgauge.audit.table_record import table_facts
-from leakgauge.audit.tables import evaluate_table
+from leakgauge.audit.tables import TableResult, evaluate_table
 from leakgauge.audit.text_record import text_facts, untrue_facts
 from leakgauge.audit.verdict import judge_certified
 from leakgauge.channels.dropout import without_dropout
@@ -156,7 +157,7 @@ def run_case(
             return _text_record(case, setup, folder, began=began)
         if isinstance(setup.victim.space, Table):
             return _table_record(case, setup, folder, setup.victim.space, began=began)
-        victim = _described(setup, check_fits(setup))
+        victim = _facts_of(setup.victim, classes=check_fits(setup))
         attacked = attack_case(case, setup, controls=controls)
         judged = _judged(case, setup.victim, attacked, folder, began=began, facts=victim, data=data)
         explains = directions is None and judged.outcome is not None and not judged.outcome.leaks
@@ -167,58 +168,45 @@ def run_case(
 
 def _text_record(case: Case, setup: Setup, folder: Path, *, began: float) -> Record:
     """Attacks a batch of sentences and judges it."""
-    (x, y), victim = setup.private(case), setup.victim
-    padding = padding_of(victim)
-    found = evaluate_text(
-        case.build_attack(),
-        victim,
-        case.build_channel(),
-        x,
-        y,
-        defenses=case.build_defenses(),
-        reveal=setup.reveal(case),
-        seed=case.seed,
-        public=setup.pool(case),
-        padding=padding,
-    )
+    (x, y), victim, padding = setup.private(case), setup.victim, padding_of(setup.victim)
+    how = {**_given(case, setup), "public": setup.pool(case), "padding": padding}
+    found = evaluate_text(case.build_attack(), victim, case.build_channel(), x, y, **how)
     order = pair_sentences(found.reconstruction.x.cpu(), x.cpu()).argsort()
-    return _record(
-        case,
-        "done",
-        began=began,
-        victim=_facts_of(victim, classes=0),
-        assumptions=found.assumptions,
-        verdict=found.verdict.plain(),
-        text=text_facts(found, x, tokens=setup.tokens, padding=padding),
-        **_said_by_attack(case, victim, found.reconstruction, folder, order=order),
-    )
+    text = text_facts(found, x, tokens=setup.tokens, padding=padding)
+    return _of_samples(case, victim, found, folder, order, began=began, text=text)
 
 
 def _table_record(case: Case, setup: Setup, folder: Path, space: Table, *, began: float) -> Record:
     """Attacks a batch of rows of a table and judges it; the other rows of the data are public."""
     (x, y), victim, public = setup.private(case), setup.victim, setup.pool(case)
-    found = evaluate_table(
-        victim,
-        case.build_channel(),
-        x,
-        y,
-        attack=case.build_attack(),
-        defenses=case.build_defenses(),
-        reveal=setup.reveal(case),
-        seed=case.seed,
-        public=None if public is None or len(public) < len(x) else public,
-    )
+    how = {**_given(case, setup), "public": None if public is None or len(public) < len(x) else public}
+    found = evaluate_table(victim, case.build_channel(), x, y, attack=case.build_attack(), **how)
     order = pair_rows(space.decode(found.reconstruction.x).cpu(), found.rows["truth"], space.slack)
-    return _record(
-        case,
-        "done",
-        began=began,
-        victim=_facts_of(victim, classes=0),
-        assumptions=found.assumptions,
-        verdict=found.verdict.plain(),
-        table=table_facts(found, space),
-        **_said_by_attack(case, victim, found.reconstruction, folder, order=order),
-    )
+    return _of_samples(case, victim, found, folder, order, began=began, table=table_facts(found, space))
+
+
+def _given(case: Case, setup: Setup) -> dict[str, Any]:
+    return {"defenses": case.build_defenses(), "reveal": setup.reveal(case), "seed": case.seed}
+
+
+def _of_samples(
+    case: Case,
+    victim: Victim,
+    found: TextResult | TableResult,
+    folder: Path,
+    order: Tensor,
+    *,
+    began: float,
+    **facts: Any,
+) -> Record:
+    """The record of what is no picture."""
+    known: dict[str, Any] = {
+        "victim": _facts_of(victim),
+        "assumptions": found.assumptions,
+        "verdict": found.verdict.plain(),
+    }
+    said = _said_by_attack(case, victim, found.reconstruction, folder, order=order)
+    return _record(case, "done", began=began, **known, **facts, **said)
 
 
 def padding_of(victim: Victim) -> int | None:
@@ -292,14 +280,17 @@ def _said_by_attack(
     case: Case, victim: Victim, found: Reconstruction, folder: Path, *, order: Tensor | None = None
 ) -> dict[str, Any]:
     """What a record holds of the attack itself, whether or not it was scored."""
+    certified, losses = certified_samples(found), tuple(_finite(row) for row in found.trace.losses.T)
     return {
         "notes": found.notes,
         "stated": found.stated,
         "label_accuracy": found.label_accuracy,
-        "certified": _in_order(certified_samples(found), order),
+        "certified": tuple(certified[i] for i in order.tolist())
+        if order is not None and certified
+        else tuple(certified),
         "raced": found.raced,
         "learned": found.learned,
-        "curve": _curve(found.trace),
+        "curve": Curve(tuple(found.trace.steps), losses),
         "progress": _progress(case, victim, found.trace, folder, order=order),
     }
 
@@ -307,10 +298,6 @@ def _said_by_attack(
 def _by_prior(found: Reconstruction) -> dict[str, Tensor]:
     """What the adversary's prior makes by itself, as a picture to be saved."""
     return {} if found.gallery is None else {"prior": found.gallery}
-
-
-def _in_order(certified: Sequence[bool], order: Tensor | None) -> tuple[bool, ...]:
-    return tuple(certified) if order is None or not certified else tuple(certified[i] for i in order.tolist())
 
 
 def _without_result(case: Case, error: Exception, **known: Any) -> Record:
@@ -340,11 +327,7 @@ def _record(case: Case, status: Status, reason: str = "", *, began: float, **fou
     )
 
 
-def _described(setup: Setup, classes: int) -> VictimFacts:
-    return _facts_of(setup.victim, classes=classes)
-
-
-def _facts_of(victim: Victim, *, classes: int) -> VictimFacts:
+def _facts_of(victim: Victim, *, classes: int = 0) -> VictimFacts:
     parameters = sum(p.numel() for p in victim.parameters().values())
     shape = tuple(victim.space.shape)
     return VictimFacts(victim.name, victim.mode, parameters, classes, shape, str(victim.device))
@@ -387,12 +370,8 @@ def _intervals(restarts: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
     return {name: one for name, one in found.items() if one is not None}
 
 
-def _curve(trace: Trace) -> Curve:
-    return Curve(tuple(trace.steps), tuple(_finite(row) for row in trace.losses.T))
-
-
 def _finite(losses: Tensor) -> tuple[float | None, ...]:
-    return tuple(v if abs(v) < float("inf") else None for v in losses.tolist())
+    return tuple(v if math.isfinite(v) else None for v in losses.tolist())
 
 
 def _progress(case: Case, victim: Victim, trace: Trace, folder: Path, *, order: Tensor | None) -> tuple[Frame, ...]:
@@ -446,31 +425,18 @@ def attack_captured(
     dropout masks are its own, so a mismatch is measured without dropout, the mean of the masks. For a text model ``truth`` are ids and
     targets, the file holds ids, and ``tokens`` gives the pieces of text of one sentence.
     """
-    began, facts = time.perf_counter(), _facts_of(victim, classes=0)
+    began, facts = time.perf_counter(), _facts_of(victim)
     try:
         private = None
         if isinstance(victim.space, Tokens):
             made = _attack_captured_text(case, victim, seen, captured, truth, folder, began=began, tokens=tokens)
-            return _kept(case, victim, seen, captured, made, folder, truth)
-        if truth is not None:
-            setup = Setup(victim, *truth)
-            facts, private = _described(setup, check_fits(setup)), setup.private(case)
-        made = _attack_captured(case, victim, seen, captured, private, folder, began=began, facts=facts)
+        else:
+            if truth is not None:
+                setup = Setup(victim, *truth)
+                facts, private = _facts_of(setup.victim, classes=check_fits(setup)), setup.private(case)
+            made = _attack_captured(case, victim, seen, captured, private, folder, began=began, facts=facts)
     except Exception as error:  # noqa: BLE001 - recorded as a refusal or an error, never as a score
         made = _without_result(case, error, began=began, victim=facts, captured=captured)
-    return _kept(case, victim, seen, captured, made, folder, truth)
-
-
-def _kept(
-    case: Case,
-    victim: Victim,
-    seen: Observation,
-    captured: Captured,
-    made: Record,
-    folder: Path,
-    truth: tuple[Tensor, Tensor] | None,
-) -> Record:
-    """Writes the record of a captured update, and what it is evidence of."""
     made = replace(made, channel=repr(seen.channel), command=_captured_command(case, captured))
     records.append(folder, made)
     settings = {"cases": [asdict(case)], "update": evidence.hash_tensors(seen.signal.values())}
@@ -501,17 +467,9 @@ def _attack_captured_text(
         verdict = judge_certified(certified_samples(found), known, unit="sentence")
         text = untrue_facts(found, verdict, tokens=tokens, padding=padding)
     np.savez_compressed(folder / CAPTURED_IMAGES, ids=found.x.cpu().numpy())
-    return _record(
-        case,
-        "done",
-        began=began,
-        victim=_facts_of(victim, classes=0),
-        assumptions=known,
-        verdict=verdict,
-        text=text,
-        captured=captured,
-        **_said_by_attack(case, victim, found, folder, order=order),
-    )
+    facts: dict[str, Any] = {"victim": _facts_of(victim), "assumptions": known, "verdict": verdict, "text": text}
+    said = _said_by_attack(case, victim, found, folder, order=order)
+    return _record(case, "done", began=began, captured=captured, **facts, **said)
 
 
 def _attack_captured(
@@ -527,9 +485,9 @@ def _attack_captured(
 ) -> Record:
     attack, seed = case.build_attack(), case.seed
     if private is not None:
-        result = assess(
-            attack, victim, seen, *private, seed=seed, enough=tries_enough(case), control_of=_control_of(private, seed)
-        )
+        x, y = private
+        control_of = partial(Controls(), x=x[:1], y=y[:1], seed=seed)
+        result = assess(attack, victim, seen, x, y, seed=seed, enough=tries_enough(case), control_of=control_of)
         found, nothing, images = result.reconstruction, result.nothing, result.images["reconstruction"]
         made = _judged(case, victim, result, folder, began=began, facts=facts)
     else:
@@ -559,11 +517,6 @@ def _attack_captured(
     )
     notes = (*made.notes, *(["mismatch measured without dropout"] if steady is not victim else []))
     return replace(made, captured=explained, notes=notes)
-
-
-def _control_of(private: tuple[Tensor, Tensor], seed: int) -> ControlOf:
-    x, y = private
-    return partial(Controls(), x=x[:1], y=y[:1], seed=seed)
 
 
 def _mismatch(victim: Victim, seen: Observation, x: Tensor, y: Tensor | None) -> float | None:
