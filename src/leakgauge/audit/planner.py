@@ -19,7 +19,7 @@ from leakgauge.audit.phrasing import duration, plural
 from leakgauge.audit.plan import Plan
 from leakgauge.audit.pricing import alike, costs, estimated
 from leakgauge.audit.questions import Question
-from leakgauge.audit.questions import split as scan_records
+from leakgauge.audit.questions import split_records as scan_records
 from leakgauge.audit.questions.defense_records import Trial
 from leakgauge.audit.questions.defenses import cost_of_trials, counted, fit_trials, plan_trials
 from leakgauge.audit.questions.properties import FEWEST_UPDATES, PROPERTIES, UPDATES, plan_properties, seconds_of_update

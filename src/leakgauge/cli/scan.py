@@ -16,7 +16,8 @@ from leakgauge.cli.terminal import shown
 from leakgauge.errors import BadInput, Inapplicable
 
 if TYPE_CHECKING:
-    from leakgauge.audit.questions.split import Conclusion, CutRecord, ScanPlan, ScanRun
+    from leakgauge.audit.questions.split import ScanRun
+    from leakgauge.audit.questions.split_records import Conclusion, CutRecord, ScanPlan
     from leakgauge.core import Victim
 
 
@@ -64,7 +65,7 @@ def scan(options: ScanOptions) -> int:
     block. The adversary learns from four fifths of the data; the rest is attacked.
     """
     from leakgauge.audit import evidence
-    from leakgauge.audit.questions import split as store
+    from leakgauge.audit.questions import split_records as store
     from leakgauge.audit.questions.split import EPOCHS, FEATURES, Asked, ScanRun, plan_scan
     from leakgauge.audit.session import Session, keep_evidence
     from leakgauge.audit.timing import seconds_of
@@ -127,7 +128,7 @@ def refuse_export(folder: Path) -> None:
 def _run(run: ScanRun, options: ScanOptions) -> int:
     from leakgauge.audit.findings import Split, split_of
     from leakgauge.audit.gate import EXIT_CODE
-    from leakgauge.audit.questions.split import RIDGE
+    from leakgauge.audit.questions.split_records import RIDGE
     from leakgauge.audit.wording import on_split, split_notes
     from leakgauge.report import page
 
@@ -185,7 +186,7 @@ def exported(victim: Victim, cut: str | None, folder: Path) -> str:
 
 def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> Table:
     from leakgauge.audit.phrasing import number
-    from leakgauge.audit.questions.split import DECODER, LEAST_SQUARES, RIDGE, strongest
+    from leakgauge.audit.questions.split_records import DECODER, LEAST_SQUARES, RIDGE, strongest
 
     table = Table(
         title="What the cloud could reconstruct at each cut",

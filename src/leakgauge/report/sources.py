@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from leakgauge.audit import records
 from leakgauge.audit.files import finite, line_of
 from leakgauge.audit.questions import defense_records as defenses
-from leakgauge.audit.questions import properties, split, training
+from leakgauge.audit.questions import properties, split_records, training
 from leakgauge.audit.questions.defense_records import DefenseRecord
 from leakgauge.audit.questions.properties import PropertyRecord
 from leakgauge.audit.questions.training import MonitorRun
@@ -85,15 +85,15 @@ def of_training(run: MonitorRun, looks: Sequence[Mapping[str, Any]]) -> Group:
 
 
 def of_scan(folder: Path) -> Group:
-    plan, found = split.read_plan(folder), split.read(folder)
-    conclusion = split.read_conclusion(folder)
+    plan, found = split_records.read_plan(folder), split_records.read(folder)
+    conclusion = split_records.read_conclusion(folder)
     whole = {"plan": asdict(plan), "conclusion": None if conclusion is None else asdict(conclusion)}
     sources = [Source(anchor("scan"), "Plan and conclusion", plan.command, pretty(finite(whole)))]
     for number, cut in enumerate(plan.cuts, start=1):
         own = [finite(asdict(record)) for record in found if record.cut == cut["name"]]
         if own:
             sources.append(Source(anchor("cut", number), f"Cut {number}: {cut['name']}", plan.command, pretty(own)))
-    files = f"{split.PLAN}, {split.FILE} and {split.CONCLUSION}"
+    files = f"{split_records.PLAN}, {split_records.FILE} and {split_records.CONCLUSION}"
     return Group("split", "Split", files, tuple(sources))
 
 

@@ -18,7 +18,7 @@ from leakgauge.audit.findings.unanswered import Unanswered
 from leakgauge.audit.findings.updates import EXPLAINED, MISFIT, Flip, Update, Updates, updates_of
 from leakgauge.audit.questions import ON_REQUEST, QUESTIONS, answers, defense_records
 from leakgauge.audit.questions import properties as property_records
-from leakgauge.audit.questions import split as scan_records
+from leakgauge.audit.questions import split_records as scan_records
 from leakgauge.audit.questions import training as monitor_records
 from leakgauge.audit.questions.answers import Waiting
 from leakgauge.audit.questions.properties import PropertyRecord

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leakgauge.audit.findings.unanswered import Unanswered
-from leakgauge.audit.questions.split import DECODER, Conclusion, CutRecord, ScanPlan
+from leakgauge.audit.questions.split_records import DECODER, Conclusion, CutRecord, ScanPlan
 from leakgauge.data.facts import USUAL, DataFacts
 from leakgauge.split.envelope import kinks
 from leakgauge.split.remedies import Remedy

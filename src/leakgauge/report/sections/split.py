@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 from leakgauge.audit.findings import Split, split_of
 from leakgauge.audit.phrasing import duration, number, plural, thousands
-from leakgauge.audit.questions import split as store
-from leakgauge.audit.questions.split import DECODER, LEAST_SQUARES, RIDGE, Conclusion, CutRecord, ScanPlan
+from leakgauge.audit.questions import split_records as store
+from leakgauge.audit.questions.split_records import DECODER, LEAST_SQUARES, RIDGE, Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.wording import Statement, split_notes
 from leakgauge.report.charts import (
     HEIGHT,
