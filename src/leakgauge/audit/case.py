@@ -19,7 +19,7 @@ from typing import Any, Literal
 from leakgauge.attacks import ATTACKS
 from leakgauge.audit.migrate import migrated_case
 from leakgauge.audit.specs import made_from, options_in, written_options
-from leakgauge.audit.typed import Misfit, typed
+from leakgauge.audit.typed import Misfit
 from leakgauge.channels import CHANNELS, DPSGD, SGD, FedAvg, Gradient, ShuffledFedAvg
 from leakgauge.channels.facts import LocalTraining, clients, is_weight_update, local_training
 from leakgauge.channels.optimizers import OPTIMIZERS, Optimizer
@@ -453,11 +453,6 @@ def present_fields(fields: Any) -> Any:
         except (BadInput, TypeError) as error:
             raise Misfit(f"channel is {channel!r}, which cannot be read") from error
     return fields
-
-
-def restored(fields: Any) -> Case:
-    """The case that was written down as these fields, by this version or an older one."""
-    return typed(Case, present_fields(fields))
 
 
 def accepted_options(case: Case) -> Mapping[str, object]:

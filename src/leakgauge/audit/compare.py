@@ -180,12 +180,7 @@ def _compared(a: Record, b: Record, folders: tuple[Path, Path]) -> CasePair:
     elif direction in ("worse", "better") and all(d.beyond is False for d in differences):
         notes.append("the verdict changed, but its figures are within the spread over restarts: it may be chance")
     return CasePair(
-        name=b.case.short_name(),
-        before=a,
-        after=b,
-        direction=direction,
-        differences=differences,
-        notes=tuple(notes),
+        name=b.case.short_name(), before=a, after=b, direction=direction, differences=differences, notes=tuple(notes)
     )
 
 

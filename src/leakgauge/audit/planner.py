@@ -22,13 +22,7 @@ from leakgauge.audit.questions import Question
 from leakgauge.audit.questions import split as scan_records
 from leakgauge.audit.questions.defense_records import Trial
 from leakgauge.audit.questions.defenses import cost_of_trials, counted, fit_trials, plan_trials
-from leakgauge.audit.questions.properties import (
-    FEWEST_UPDATES,
-    PROPERTIES,
-    UPDATES,
-    plan_properties,
-    seconds_of_update,
-)
+from leakgauge.audit.questions.properties import FEWEST_UPDATES, PROPERTIES, UPDATES, plan_properties, seconds_of_update
 from leakgauge.audit.questions.split import SHARE, Asked, ScanRun, plan_scan
 from leakgauge.audit.questions.training import FEWEST_STEPS as FEWEST_TRAINING
 from leakgauge.audit.questions.training import MOST_STEPS as MOST_TRAINING
@@ -399,13 +393,6 @@ class Planner:
 def ends(began: float, budget: float) -> float:
     """When everything but the report has to be done (perf_counter)."""
     return began + (1 - FINISH_SHARE) * budget - FINISH
-
-
-def make_plan(
-    request: Request, *, load: Load, folder: Path, began: float, on_question: Callable[[Question], None] | None = None
-) -> Plan:
-    """What the audit will do. ``began`` is the time (perf_counter) from which the budget counts."""
-    return Planner(request, load, folder, began).plan(on_question)
 
 
 def rehearse(cases: Sequence[Case], *, load: Load, until: float = math.inf) -> None:

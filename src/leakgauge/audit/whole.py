@@ -379,13 +379,7 @@ def _defenses(run: _Run) -> None:
         run.watcher.moved("defenses", done, " + ".join(record.defenses) or "no defense")
 
     found = defenses.run_trials(
-        trials,
-        load=run.load,
-        folder=run.folder,
-        resume=True,
-        skip_pointless=True,
-        until=run.until,
-        on_record=on_record,
+        trials, load=run.load, folder=run.folder, resume=True, skip_pointless=True, until=run.until, on_record=on_record
     )
     if len(found) < len(trials) and not defenses.pointless(found[0]):
         raise _TimeIsOver(f"{len(trials) - len(found)} of {plural(len(trials), 'trial')} were not run")

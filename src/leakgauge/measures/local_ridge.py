@@ -68,12 +68,7 @@ def as_map(features: Tensor) -> Tensor:
 
 
 def fit_local_ridge(
-    features: Tensor,
-    images: Tensor,
-    *,
-    validation: float = 0.2,
-    penalties: Sequence[float] = PENALTIES,
-    seed: int = 0,
+    features: Tensor, images: Tensor, *, validation: float = 0.2, penalties: Sequence[float] = PENALTIES, seed: int = 0
 ) -> LocalRidge:
     """min_W Σ_{i,p} ‖x_i[p] - W·(z_i around p, 1)‖² + λ‖W‖² over images i and places p.
 

@@ -44,12 +44,7 @@ class Ridge:
 
 
 def fit_ridge(
-    features: Tensor,
-    images: Tensor,
-    *,
-    validation: float = 0.2,
-    penalties: Sequence[float] = PENALTIES,
-    seed: int = 0,
+    features: Tensor, images: Tensor, *, validation: float = 0.2, penalties: Sequence[float] = PENALTIES, seed: int = 0
 ) -> Ridge:
     """min_W Σ_i ‖x_i - x̄ - W(z_i - z̄)‖² + λ‖W‖², solved as A = (K + λI)⁻¹ X with K = Z Zᵀ (n x n).
 

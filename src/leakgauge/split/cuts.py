@@ -67,10 +67,6 @@ class Cut:
             raise BadInput(f"numbers must be sent as one of {', '.join(BYTES)}, got {numbers!r}")
         return BYTES[numbers] * self.elements
 
-    def saves_bandwidth(self, numbers: str = "fp32") -> bool:
-        """Whether less is sent than the raw image needs."""
-        return self.bytes(numbers) < self.image.raw_image
-
 
 def cuts(
     model: Victim | nn.Module,

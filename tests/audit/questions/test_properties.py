@@ -119,13 +119,13 @@ def test_what_is_told_becomes_advice(tmp_path):
 def test_a_budget_buys_as_many_updates_as_there_is_time_for(tmp_path):
     main = Case(model="cnn", mode="train", batch_size=4)
     request = Request(("properties",), main, (), (), main, Effort(), budget=1.0)
-    from leakgauge.audit.planner import make_plan
+    from leakgauge.audit.planner import Planner
 
     with pytest.raises(BadInput, match="left out: it takes at least"):
-        make_plan(request, load=small, folder=tmp_path, began=-1e6)
+        Planner(request, load=small, folder=tmp_path, began=-1e6).plan()
     import time
 
-    plan = make_plan(replace(request, budget=600.0), load=small, folder=tmp_path, began=time.perf_counter())
+    plan = Planner(replace(request, budget=600.0), load=small, folder=tmp_path, began=time.perf_counter()).plan()
     assert isinstance(plan, Plan)
     assert plan.properties is not None
     assert properties.FEWEST_UPDATES <= plan.properties.updates <= properties.UPDATES

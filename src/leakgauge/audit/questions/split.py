@@ -668,12 +668,7 @@ class ScanRun:
         )
 
     def _keep(
-        self,
-        row: CutRisk,
-        attack: str,
-        allowed: int,
-        made: Tensor | None,
-        places: tuple[tuple[float, float], ...] = (),
+        self, row: CutRisk, attack: str, allowed: int, made: Tensor | None, places: tuple[tuple[float, float], ...] = ()
     ) -> None:
         picture = ""
         if made is not None:

@@ -345,10 +345,7 @@ def as_markdown(rows: Sequence[Row]) -> str:
     """A table with one column per share of noise, and for each model the start, the null run and the attack."""
     shares = sorted({row.p for row in rows})
     at = {(row.model, row.p): row for row in rows}
-    lines = [
-        "| model | SSIM of | " + " | ".join(f"{p:g}" for p in shares) + " |",
-        "|---|---|" + "---|" * len(shares),
-    ]
+    lines = ["| model | SSIM of | " + " | ".join(f"{p:g}" for p in shares) + " |", "|---|---|" + "---|" * len(shares)]
     for model in dict.fromkeys(row.model for row in rows):
         for what in ("start", "null", "attack"):
             cells = [f"{getattr(at[model, p], what):.2f}" if (model, p) in at else "" for p in shares]

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 
 from leakgauge.audit.case import accepted_options, enough_steps, uses_of
 from leakgauge.audit.cause import Cause
-from leakgauge.audit.findings import (
-    EXPLAINED,
-    MISFIT,
-)
+from leakgauge.audit.findings import EXPLAINED, MISFIT
 from leakgauge.audit.phrasing import duration, number, plural, thousands
 from leakgauge.audit.questions.answers import Waiting
 from leakgauge.audit.questions.updates import GUIDED, Explanation

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from leakgauge.audit.findings import (
-    Measured,
-)
+from leakgauge.audit.findings import Measured
 from leakgauge.audit.phrasing import number
 from leakgauge.audit.verdict import Evidence
 

@@ -142,12 +142,7 @@ def _cut(
 
 
 def _row(
-    cut: Cut,
-    plan: ScanPlan,
-    own: Sequence[CutRecord],
-    decoder: CutRecord | None,
-    folder: Path,
-    recommended: int | None,
+    cut: Cut, plan: ScanPlan, own: Sequence[CutRecord], decoder: CutRecord | None, folder: Path, recommended: int | None
 ) -> dict[str, Any]:
     planned = plan.cuts[cut.number - 1]
     ridge, best = next((r for r in own if r.attack == RIDGE), None), _strongest(own)
@@ -242,13 +237,7 @@ def _facts(plan: ScanPlan, records: Sequence[CutRecord], conclusion: Conclusion 
 
 
 def cut_chart(
-    cuts: Sequence[Cut],
-    *,
-    threshold: float,
-    class_mean: float | None,
-    leaking: int,
-    recommended: int | None,
-    uid: str,
+    cuts: Sequence[Cut], *, threshold: float, class_mean: float | None, leaking: int, recommended: int | None, uid: str
 ) -> Markup:
     """FVU over the cuts: regression with its interval, least squares, decoder, envelope, the line of the depth, and two zones.
 
