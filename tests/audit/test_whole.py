@@ -69,7 +69,7 @@ def test_a_question_that_cannot_be_answered_is_refused_and_the_others_go_on(ask,
     assert list(plan.refusals) == ["split"]
     assert "at least 50 images" in plan.refusals["split"]
     told = Told()
-    found = whole.run(plan, folder=tmp_path, load=plenty, watcher=told)
+    found = whole.carry_out(plan, folder=tmp_path, load=plenty, watcher=told)[1]
     assert {q: a.status for q, a in found.items()} == {
         "updates": "answered",
         "training": "answered",
@@ -81,7 +81,7 @@ def test_a_question_that_cannot_be_answered_is_refused_and_the_others_go_on(ask,
     assert [pair for pair in told.said if isinstance(pair[1], str)] == [(q, a.status) for q, a in found.items()]
     assert max(done for q, done in told.said[1:] if q == "training" and not isinstance(done, str)) == 16
     before = (tmp_path / answers.FILE).read_bytes(), (tmp_path / training.FILE).read_bytes()
-    assert whole.run(plan, folder=tmp_path, load=plenty) == found  # nothing is left to do
+    assert whole.carry_out(plan, folder=tmp_path, load=plenty)[1] == found  # nothing is left to do
     assert ((tmp_path / answers.FILE).read_bytes(), (tmp_path / training.FILE).read_bytes()) == before
 
 
@@ -100,11 +100,11 @@ def test_a_crash_is_a_failure_and_is_tried_again(ask, plenty, tmp_path, monkeypa
 
     with monkeypatch.context() as broken:
         broken.setattr(whole, "train", crash)
-        found = whole.run(plan, folder=tmp_path, load=plenty)
+        found = whole.carry_out(plan, folder=tmp_path, load=plenty)[1]
     assert found["training"].status == "failed"
     assert found["training"].reason.startswith("RuntimeError: boom (test_whole.py:")
     assert [r.status for r in records.read(tmp_path)] == ["done"]
-    assert whole.run(plan, folder=tmp_path, load=plenty)["training"].status == "answered"
+    assert whole.carry_out(plan, folder=tmp_path, load=plenty)[1]["training"].status == "answered"
     assert answers.read(tmp_path)["training"].status == "answered"
 
 
@@ -116,7 +116,7 @@ def test_a_full_disk_ends_the_run(ask, plenty, tmp_path, monkeypatch):
 
     monkeypatch.setattr(whole, "train", full)
     with pytest.raises(OSError, match="no space"):
-        whole.run(plan, folder=tmp_path, load=plenty)
+        whole.carry_out(plan, folder=tmp_path, load=plenty)
     assert answers.read(tmp_path) == {}
 
 
@@ -245,7 +245,7 @@ def test_what_a_verdict_needs_comes_before_training_and_defenses(ask, plenty, tm
 def test_nothing_begins_after_the_time_and_what_is_left_out_is_named(ask, plenty, tmp_path, quick):
     two = (quick(), quick(batch_size=2))
     plan = Plan(replace(ask("updates", "training"), cases=two), cases=two)
-    said = whole.run(plan, folder=tmp_path, load=plenty, until=0.0)
+    said = whole.carry_out(plan, folder=tmp_path, load=plenty, until=0.0)[1]
     assert (
         said["updates"].reason
         == "the time was over: 1 set-up of 2 was not attacked (eval mode, batch 2, inverting_gradients)"

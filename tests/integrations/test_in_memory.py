@@ -228,7 +228,7 @@ def test_a_large_dataset_is_taken_evenly(monkeypatch):
     [
         ((IMAGES * 3 - 1, LABELS), "values from 0 to 1 are expected.*mean and std belong to Pixels"),
         ((IMAGES, LABELS[:5]), "80 images but 5 labels"),
-        ((IMAGES,), r"data in memory is \(images, labels\), got 1"),
+        ((IMAGES,), r"data in memory is \(images, labels\) or \(series, labels\), got 1"),
         ((IMAGES, LABELS + 4), "labels must be in 0..3|labels must lie in 0..3"),
         ((IMAGES[:, :, :6], LABELS), "does not take images of shape 3x6x8"),
         (Pairs(count=0), "the Pairs holds no image"),

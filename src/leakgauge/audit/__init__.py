@@ -11,26 +11,7 @@ from leakgauge.audit.text_verdict import TextVerdict, judge_text
 from leakgauge.audit.verdict import Verdict, judge
 
 __all__ = [
-    "Case",
-    "Scores",
-    "Setup",
-    "TableResult",
-    "TableScores",
-    "TableVerdict",
-    "TextResult",
-    "TextScores",
-    "TextVerdict",
-    "Verdict",
-    "embedded",
-    "evaluate_rounds",
-    "evaluate_table",
-    "evaluate_text",
-    "judge",
-    "judge_table",
-    "judge_text",
-    "run_all",
-    "run_case",
-    "score",
-    "score_table",
-    "score_text",
-]
+    "Case", "Scores", "Setup", "TableResult", "TableScores", "TableVerdict", "TextResult", "TextScores", "TextVerdict",
+    "Verdict", "embedded", "evaluate_rounds", "evaluate_table", "evaluate_text", "judge", "judge_table", "judge_text",
+    "run_all", "run_case", "score", "score_table", "score_text",
+]  # fmt: skip

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from leakgauge.audit import evidence, records
 from leakgauge.audit.case import Case, accepted_options
@@ -54,18 +53,8 @@ MEASURED = (
 """What an audit measures into its folder, pictures aside."""
 
 
-class Watcher(Protocol):
-    """Follows an audit. ``done`` counts parts of the question, also fractions of one."""
-
-    def planning(self, question: Question) -> None: ...
-    def planned(self, estimates: Mapping[str, float]) -> None: ...
-    def started(self, question: Question, parts: int) -> None: ...
-    def moved(self, question: Question, done: float, said: str) -> None: ...
-    def ended(self, answer: Answer) -> None: ...
-
-
-class Unwatched:
-    """Nobody looks."""
+class Watcher:
+    """Follows an audit; this one does not look. ``done`` counts parts of the question, also fractions of one."""
 
     def planning(self, question: Question) -> None: ...
     def planned(self, estimates: Mapping[str, float]) -> None: ...
@@ -112,7 +101,7 @@ def conduct(
 
     The caller is the only writer of the folder (:func:`leakgauge.audit.files.sole_writer`).
     """
-    watcher = Unwatched() if watcher is None else watcher
+    watcher = Watcher() if watcher is None else watcher
     for left in (*folder.glob(DRAFTS), *folder.glob(f"{PICTURES}/{DRAFTS}")):
         left.unlink(missing_ok=True)  # a killed process left it half-written; it never counted
     if isinstance(asked, Plan):
@@ -188,19 +177,6 @@ def explained(folder: Path, plan: Plan, *, models: Mapping[str, str] | None = No
     return made
 
 
-def run(
-    plan: Plan,
-    *,
-    folder: Path,
-    load: Load,
-    watcher: Watcher | None = None,
-    map: CaseMap | None = None,
-    until: float = math.inf,
-) -> dict[Question, Answer]:
-    """As :func:`carry_out`, for a plan that stays as it is."""
-    return carry_out(plan, folder=folder, load=load, watcher=watcher, map=map, until=until)[1]
-
-
 def carry_out(
     plan: Plan,
     *,
@@ -218,7 +194,7 @@ def carry_out(
     elsewhere. After the time ``until`` (perf_counter) nothing begins; what was left out is named. Time that is left before that is
     given to further steps and to what was left out, where the ``planner`` of the plan is at hand.
     """
-    this = _Run(plan, folder, load, Unwatched() if watcher is None else watcher, map, until)
+    this = _Run(plan, folder, load, Watcher() if watcher is None else watcher, map, until)
     if planner is not None and until < math.inf and "updates" in plan.questions and plan.request.effort.steps is None:
         this.pace = Pace(planner, folder, partial(_one_more, this), elsewhere=map is not None)
     known = answers.read(folder)

@@ -17,6 +17,7 @@ from leakgauge.errors import BadInput, Inapplicable
 
 if TYPE_CHECKING:
     from leakgauge.audit.questions.split import Conclusion, CutRecord, ScanPlan, ScanRun
+    from leakgauge.core import Victim
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,21 +162,21 @@ def _run(run: ScanRun, options: ScanOptions) -> int:
             screen.print(f"- {shown(note)}", soft_wrap=True, highlight=False)
     screen.print(f"report: {shown(path)}", soft_wrap=True)
     if options.export is not None:
-        screen.print(_exported(run, found, options.export), soft_wrap=True, highlight=False)
+        cut = run.names[0] if run.plan.named and len(run.names) == 1 else found.recommended
+        screen.print(exported(run.setup.victim, cut, options.export), soft_wrap=True, highlight=False)
     return EXIT_CODE if run.plan.require and not found.met else 0
 
 
-def _exported(run: ScanRun, found: Conclusion, folder: Path) -> str:
-    """Writes the halves at the one cut that was scanned or else at the recommended one, and says so."""
+def exported(victim: Victim, cut: str | None, folder: Path) -> str:
+    """Writes the halves at the cut and says so."""
     from leakgauge.split.export import export_halves
 
-    cut = run.names[0] if run.plan.named and len(run.names) == 1 else found.recommended
     if cut is None:
         raise BadInput(
             "no cut is recommended, so no halves were written; to write a cut all the same, name it alone with --cut"
         )
     try:
-        written = export_halves(run.setup.victim, cut, folder)
+        written = export_halves(victim, cut, folder)
     except Inapplicable as refusal:
         raise BadInput(f"the halves were not written: {refusal}") from refusal
     off = ", ".join(f"{kind} {error:.0e}" for kind, error in written.errors.items())

@@ -10,14 +10,5 @@ from leakgauge.models.vgg import VGG
 from leakgauge.models.vit import ViT
 
 __all__ = [
-    "CNN",
-    "MLP",
-    "PRETRAINED",
-    "VGG",
-    "LeNet",
-    "MaskedTokens",
-    "NextToken",
-    "TextTransformer",
-    "ViT",
-    "pretrained",
-]
+    "CNN", "MLP", "PRETRAINED", "VGG", "LeNet", "MaskedTokens", "NextToken", "TextTransformer", "ViT", "pretrained",
+]  # fmt: skip

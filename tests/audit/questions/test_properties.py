@@ -15,7 +15,7 @@ from leakgauge.audit.questions import properties
 from leakgauge.audit.questions.properties import PROPERTIES, PropertyPlan, plan_properties, probe
 from leakgauge.audit.request import Effort, Request
 from leakgauge.audit.session import Setup, embedded
-from leakgauge.audit.whole import conduct, run
+from leakgauge.audit.whole import carry_out, conduct
 from leakgauge.audit.wording import property_sentence, statements
 from leakgauge.audit.wording.properties import NOT_BOUNDED
 from leakgauge.errors import BadInput
@@ -64,7 +64,7 @@ def test_an_audit_of_properties_alone(tmp_path, monkeypatch):
     assert "does not bound this" in html
     assert "record-property-2" in html
     before = (tmp_path / properties.FILE).read_text()
-    run(plan, folder=tmp_path, load=small)
+    carry_out(plan, folder=tmp_path, load=small)
     assert (tmp_path / properties.FILE).read_text() == before  # nothing is measured twice
 
 

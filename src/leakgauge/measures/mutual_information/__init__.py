@@ -28,16 +28,5 @@ ESTIMATORS: dict[str, Callable[..., Estimator]] = {
 }
 
 __all__ = [
-    "CCA",
-    "CLUB",
-    "DV",
-    "ESTIMATORS",
-    "KSG",
-    "MINE",
-    "NWJ",
-    "SMILE",
-    "CriticFit",
-    "Estimate",
-    "Estimator",
-    "InfoNCE",
-]
+    "CCA", "CLUB", "DV", "ESTIMATORS", "KSG", "MINE", "NWJ", "SMILE", "CriticFit", "Estimate", "Estimator", "InfoNCE",
+]  # fmt: skip

@@ -31,6 +31,7 @@ from leakgauge.audit.wording import (
     certificates,
     ending,
     explained,
+    figures,
     identifiable,
     labels_of,
     learned,
@@ -118,7 +119,7 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
         "local_steps": 1 if record.local is None else record.local.steps,
         "defenses": list(case.defenses) if record.captured is None else ["not known"],
         "attack": case.attack,
-        "figures": samples.figures(record) if done else "",
+        "figures": _figures(record) if done else "",
         "units": UNITS["image" if record.verdict is None else record.verdict.unit],
         "psnr": _mean(record.scores, "psnr") if done else "–",
         "ssim": _mean(record.scores, "ssim") if done else "–",
@@ -146,6 +147,16 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
         "restarts": _restart_table(record) if done else [],
         "source": case_anchor(number),
     }
+
+
+def _figures(record: Record) -> str:
+    """The scores of a set-up on anything but images, for the overview; empty for images, which have columns of their own."""
+    if record.text is not None and not record.text.scores:
+        return (
+            f"certified exact: {record.text.verdict.certified} of {plural(record.text.verdict.sentences, 'sentence')}"
+        )
+    is_image = record.text is None and record.table is None and record.series is None
+    return "" if is_image else ", ".join(f"{name} {value}" for name, value in figures(record))
 
 
 def _mean(scores: Scores | None, name: str) -> str:
