@@ -4,7 +4,7 @@
 
 A plan is a set of lanes; each lane is a process after another. Small networks are bound by the time it takes to launch their
 kernels, so lanes side by side use a GPU better than one after another, if NVIDIA's MPS lets them run at the same time. Without it
-processes take turns, and lanes that fill a GPU run one after another, none longer than its share (``Job.most``).
+processes only take turns, so the jobs of lanes that fill a GPU run one after another: the first of each, then the second.
 
 Rows that are committed are not made again. What comes back under ``--out``: ``rows.tar.gz`` (numbers and logs; packed again every
 minute), ``pictures.tar.gz``, and ``weights.tar.00`` … (pieces of one archive, to be joined with cat). All three unpack in
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import math
 import os
 import shutil
 import subprocess
@@ -27,6 +26,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -39,12 +39,11 @@ PACK_EVERY, GRACE, START = 60.0, 12.0, 15.0
 
 @dataclass(frozen=True)
 class Job:
-    """A module of the reproductions with its arguments, and seconds of an H200: about how many it takes, and ``most`` that it may."""
+    """A module of the reproductions with its arguments, and about how many seconds it takes on an H200."""
 
     module: str
     arguments: tuple[str, ...] = ()
     seconds: float = 0.0
-    most: float = math.inf
 
     @property
     def name(self) -> str:
@@ -53,7 +52,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Lane:
-    """Jobs one after another. ``fills`` says that they keep a whole GPU busy: such lanes run side by side only if MPS works."""
+    """Jobs one after another. ``fills`` says that they keep a whole GPU busy: such lanes run side by side only under MPS."""
 
     jobs: tuple[Job, ...]
     fills: bool = False
@@ -75,8 +74,8 @@ def april(seconds: float, script: str, *arguments: str) -> Job:
     return Job(f"april.{script}", arguments, seconds)
 
 
-def golden(seconds: float, *arguments: str, most: float = math.inf) -> Job:
-    return Job("golden_partition_zone.run", arguments, seconds, most)
+def golden(seconds: float, *arguments: str) -> Job:
+    return Job("golden_partition_zone.run", arguments, seconds)
 
 
 def starts(seconds: float, network: str, *arguments: str) -> Job:
@@ -102,13 +101,19 @@ PLANS: dict[str, tuple[Lane, ...]] = {
         lane(feasibility(350, "train_mode_longer", "--form", "post")),
         lane(feasibility(350, "train_mode_longer", "--form", "pre")),
     ),
-    "golden": (  # the golden zone with the paper's 100 decoder epochs, the most valuable first; one after another without MPS
-        lane(golden(380, "enhancements", "attention", "clusters", *HUNDRED, *ONE_HOT, most=330), fills=True),
-        lane(golden(350, "vgg19-curve", *HUNDRED, *ONE_HOT, "--plateau"), fills=True),
-        lane(golden(280, "predictions", "ir152-curve", *HUNDRED, "--labels", "LS-"), fills=True),
-        lane(golden(280, "predictions", "clusters", "ir152-curve", *HUNDRED, "--labels", "LS+"), fills=True),
+    "golden": (  # the golden zone with the paper's 100 decoder epochs, the most valuable first
         lane(
-            golden(800, "vgg19-curve", "vgg19-smoothing", "ir152-smoothing", *HUNDRED[:2], "--seeds", "2"), fills=True
+            golden(270, "clusters", "enhancements", *HUNDRED, *ONE_HOT),
+            golden(70, "attention", *HUNDRED, *ONE_HOT, "--blocks", "40"),
+            golden(150, "predictions", *HUNDRED, "--labels", "LS-"),
+            fills=True,
+        ),
+        lane(
+            golden(195, "vgg19-curve", *HUNDRED, *ONE_HOT, "--plateau", "--blocks", "30", "39"),
+            golden(140, "attention", *HUNDRED, *ONE_HOT, "--blocks", "50"),
+            golden(150, "predictions", "clusters", *HUNDRED, "--labels", "LS+"),
+            golden(800, "vgg19-curve", "vgg19-smoothing", "ir152-smoothing", *HUNDRED[:2], "--seeds", "2"),
+            fills=True,
         ),
     ),
     "next-4": (  # what is missing of Fig. 4 and of fixed positions
@@ -171,13 +176,14 @@ def main(given: Sequence[str] | None = None) -> None:
     sharing = Sharing(environment) if options.device == "cuda" else None
     mps = sharing is not None and sharing.works
     lanes = PLANS[options.plan]
-    together = len(lanes) if not any(lane.fills for lane in lanes) else 2 if mps else 1
-    print(f"{len(lanes)} lanes, {together} at a time; MPS: {'on' if mps else 'off'}", flush=True)
+    if any(lane.fills for lane in lanes) and not mps:
+        lanes = (in_turns(lanes),)
+    print(f"{len(lanes)} lanes; MPS: {'on' if mps else 'off'}", flush=True)
     common = ["--device", options.device, *(["--quick"] if options.quick else [])]
     common += ["--data", str(options.data)] if options.data is not None else []
     until = began + options.limit - GRACE
-    pool = ThreadPoolExecutor(together)
-    walks = [pool.submit(_walk, lane, common, environment, until, options.work, capped=together == 1) for lane in lanes]
+    pool = ThreadPoolExecutor(len(lanes))
+    walks = [pool.submit(_walk, lane, common, environment, until, options.work) for lane in lanes]
     packed = time.monotonic()
     while not all(walk.done() for walk in walks):
         time.sleep(0.5)
@@ -192,6 +198,11 @@ def main(given: Sequence[str] | None = None) -> None:
     pack(options.work, options.out)
     pack_rows(options.work, options.out)
     print(f"done after {time.monotonic() - began:.0f} s", flush=True)
+
+
+def in_turns(lanes: Sequence[Lane]) -> Lane:
+    """One lane with the first job of each, then the second of each, and on."""
+    return Lane(tuple(job for turn in zip_longest(*(lane.jobs for lane in lanes)) for job in turn if job is not None))
 
 
 def listed(plan: Sequence[Lane]) -> list[str]:
@@ -231,16 +242,14 @@ def _environment(data: Path | None) -> dict[str, str]:
     return found
 
 
-def _walk(
-    lane: Lane, common: list[str], environment: dict[str, str], until: float, work: Path, *, capped: bool
-) -> None:
+def _walk(lane: Lane, common: list[str], environment: dict[str, str], until: float, work: Path) -> None:
     for job in lane.jobs:
         left = until - time.monotonic()
         if left < 10:
             print(f"{job.name}: no time left", flush=True)
             continue
         started = time.monotonic()
-        within = max(1.0, min(left - START, job.most if capped else math.inf))
+        within = max(1.0, left - START)
         out = work / job.module.split(".")[0] / "results"
         mine = ["--out", str(out), "--within", f"{within:.0f}", *common]
         command = [sys.executable, "-m", f"reproductions.{job.module}", *job.arguments, *mine]

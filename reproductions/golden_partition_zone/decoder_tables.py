@@ -82,7 +82,7 @@ def _table(study: Study, part: str, decoders: dict[str, Decoder]) -> None:
         (block, f"{part}/{block}", study.papers(name, decoder))
         for block in (50, 40)
         for name, decoder in decoders.items()
-        if block == 50 or name in AT_40[part]
+        if study.at(block) and (block == 50 or name in AT_40[part])
     ]
     if not study.open_ones((key, attempt) for _, key, attempt in work):
         return

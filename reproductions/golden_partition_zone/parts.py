@@ -37,7 +37,7 @@ def _curve(
     """All blocks of one trained network: the paper's decoder, a stronger one at a few, and R_c² per dimension."""
     paper, by_paper = paper or study.paper, study.shelf.plateau
     strong = () if by_paper or seed or study.decoder_epochs > 30 else STRONG.get(part, ())
-    blocks = tuple(sorted(blocks, key=lambda block: by_paper and block not in IN_QUESTION))
+    blocks = tuple(sorted(filter(study.at, blocks), key=lambda block: by_paper and block not in IN_QUESTION))
     work = [
         (block, f"{part}/{splits.name}/{labels}/{seed}/{block}", attempt)
         for block in blocks
@@ -75,7 +75,7 @@ def _vgg19(study: Study, trainings: list[tuple[str, int]]) -> None:
 
 
 def _radius_watch(study: Study, splits: Splits, labels: str, seed: int, *, block: int) -> Watch:
-    """Logs R_c², Eqs. 6-8 and the bound of Appendix D at a block of VGG19 every fifth epoch of its training.
+    """Logs R_c², Eqs. 6-8 and the bound of Appendix D at a block of VGG19 every fifth epoch of its training (paper's recipe: 20th).
 
     On test images (part ``training``) and on images that the network is trained on (``training-images``), which Appendix D is about.
     """
@@ -91,7 +91,7 @@ def _radius_watch(study: Study, splits: Splits, labels: str, seed: int, *, block
         assert isinstance(model, VGG19)
         for part, some in (("training", splits.test.first(500)), ("training-images", splits.train.first(500))):
             key = f"{part}/vgg19/{splits.name}/{labels}/{seed}/{block}/{epoch}"
-            if (epoch % 5 and epoch > 1) or key in study.rows.done:
+            if (epoch % (20 if study.shelf.plateau else 5) and epoch > 1) or key in study.rows.done:
                 continue
             try:
                 log = log_of(model, some)
