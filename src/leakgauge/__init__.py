@@ -50,37 +50,11 @@ _HOME = {
 }  # fmt: skip
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = [
-    "Assumption",
-    "Attack",
-    "Auxiliary",
-    "BadInput",
-    "Buffers",
-    "Category",
-    "Channel",
-    "Defense",
-    "Inapplicable",
-    "Labels",
-    "LeakgaugeError",
-    "NoisyCopy",
-    "Number",
-    "Observation",
-    "Pixels",
-    "Reconstruction",
-    "Result",
-    "Run",
-    "Series",
-    "Signal",
-    "Size",
-    "Space",
-    "Table",
-    "Targets",
-    "Tokens",
-    "Victim",
-    "__version__",
-    "evaluate",
-    "run_audit",
-    "share",
+__all__ = [  # noqa: RUF022 - in the order a reader meets them
+    "Victim", "Pixels", "Tokens", "Series", "Table", "Number", "Category", "Space", "Signal", "Targets", "Channel", "Defense", "share",
+    "Observation", "Assumption",
+    "Size", "Labels", "Buffers", "Auxiliary", "NoisyCopy", "Attack", "Reconstruction", "evaluate", "Result", "run_audit", "Run",
+    "LeakgaugeError", "BadInput", "Inapplicable", "__version__",
 ]  # fmt: skip
 
 

@@ -98,6 +98,15 @@ def test_what_is_no_table_is_refused():
         evaluate_table(victim, Gradient(), x, y, public=ROWS[:0])
 
 
+@pytest.mark.parametrize(
+    ("option", "value"), [("seed", "many"), ("defenses", GaussianNoise(relative=1.0)), ("reveal", 3)]
+)
+def test_options_that_are_handed_on_are_checked_at_the_door(option, value):
+    victim, x, y = tiny_case("table")
+    with pytest.raises(BadInput, match=f"^evaluate_table needs {option} as "):
+        evaluate_table(victim, Gradient(), x, y, **{option: value})
+
+
 def test_without_public_rows_the_means_of_the_columns_are_the_guess_to_beat():
     """A table of which most is in its means: a result that only shows those is no leak. The null drawn evenly alone called it one."""
     space = Table(

@@ -33,7 +33,8 @@ def scan_text(options: ScanOptions, setup: Setup) -> int:
     from leakgauge.cli.scan import exported
     from leakgauge.report.page import FILE as REPORT
     from leakgauge.report.prompts_page import render
-    from leakgauge.split.prompts import DecoderBlocks, Protection, scan_prompts
+    from leakgauge.split.decoder import DecoderBlocks
+    from leakgauge.split.prompts import Protection, scan_prompts
 
     given = [f"--{name.replace('_', '-')}" for name in ONLY_IMAGES if name in options.given]
     if given:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -462,6 +462,14 @@ def _refuse_private(images: Tensor, x: Tensor) -> None:
                 f"auxiliary image {int(same.nonzero()[0])} equals private image {number}; the server must not hold what it looks for, so "
                 "leave it out"
             )
+
+
+class Sent(TypedDict, total=False):
+    """Options of :func:`share` that other functions hand on to it."""
+
+    defenses: Sequence[Defense]
+    reveal: Sequence[Reveal]
+    seed: int
 
 
 @checked

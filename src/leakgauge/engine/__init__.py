@@ -11,6 +11,20 @@ from leakgauge.engine.reference import Reference, Replay
 from leakgauge.engine.vmapped import VmapReplay
 
 __all__ = [
-    "TF32", "BFloat16", "ByRules", "Choice", "Exact", "Fused", "Observed", "Precision", "RecordedStep", "Reference",
-    "Replay", "Replayer", "VmapReplay", "choose", "rows_that_fit", "saved_bytes",
-]  # fmt: skip
+    "TF32",
+    "BFloat16",
+    "ByRules",
+    "Choice",
+    "Exact",
+    "Fused",
+    "Observed",
+    "Precision",
+    "RecordedStep",
+    "Reference",
+    "Replay",
+    "Replayer",
+    "VmapReplay",
+    "choose",
+    "rows_that_fit",
+    "saved_bytes",
+]

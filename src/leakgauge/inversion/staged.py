@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from leakgauge.core import Observation, Reconstruction, Trace, Use, Victim
+from leakgauge.core import Observation, Reconstruction, Space, Trace, Use, Victim
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.errors import BadInput
-from leakgauge.inversion.matching import Matching
+from leakgauge.inversion.matching import Matching, too_narrow
 from leakgauge.inversion.progress import as_part
 from leakgauge.inversion.starts import Given
 
@@ -53,36 +53,75 @@ class Staged:
 
     @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
-        found: list[Reconstruction] = []
-        for stage in self.stages:
-            if found:
-                stage = replace(stage, start=Given(found[-1].candidates.detach()))
-            done = sum(one.solver.steps for one in self.stages[: len(found)])
-            with as_part(done, stage.solver.steps, self.steps):
-                found.append(stage(victim, seen, seed=seed))
-        last = found[-1]
-        return replace(
-            last,
-            made_by=repr(self),
-            seconds=sum(one.seconds for one in found),
-            trace=_joined([one.trace for one in found], [stage.solver.steps for stage in self.stages]),
-        )
+        return self.many(victim, [seen], seed=seed)[0]
+
+    def many(self, victim: Victim, seen: Sequence[Observation], /, *, seed: int = 0) -> list[Reconstruction]:
+        """Attacks several observations of one channel in one batch; each result is the same as when attacked alone."""
+        with as_part(0, self.stages[0].solver.steps, self.steps):
+            found = self.stages[0].many(victim, seen, seed=seed)
+        return [
+            replace(one, made_by=repr(self))
+            for one in continued(self.stages[1:], victim, seen, found, self.steps, seed)
+        ]
 
 
-def _joined(traces: Sequence[Trace], lengths: Sequence[int]) -> Trace:
-    """One course. What ends a stage begins the next one, so it is kept once."""
-    steps: list[int] = []
-    losses: list[Tensor] = []
-    frames: list[int] = []
-    pictures: list[Tensor] = []
-    before = 0
-    for trace, length in zip(traces, lengths, strict=True):
-        final = trace is traces[-1]
-        kept = [i for i, step in enumerate(trace.steps) if final or step < length]
-        shown = [i for i, step in enumerate(trace.snapshot_steps) if final or step < length]
-        steps += [before + trace.steps[i] for i in kept]
-        frames += [before + trace.snapshot_steps[i] for i in shown]
-        losses.append(trace.losses[kept])
-        pictures.append(trace.snapshots[shown])
-        before += length
-    return Trace(tuple(steps), torch.cat(losses), tuple(frames), torch.cat(pictures))
+def continued(
+    stages: Sequence[Matching],
+    victim: Victim,
+    seen: Sequence[Observation],
+    found: list[Reconstruction],
+    steps: int,
+    seed: int,
+) -> list[Reconstruction]:
+    """What the ``stages`` make of ``found``: each begins at the best candidates of the search before, as many as it has restarts.
+
+    ``steps`` is what all searches take together, the ones before included.
+    """
+    if len(seen) > 1 and too_narrow(victim):  # each is converted to another observation
+        alone = [
+            continued(stages, victim, [one], [before], steps, seed) for one, before in zip(seen, found, strict=True)
+        ]
+        return [one for made in alone for one in made]
+    for number, stage in enumerate(stages):
+        best = [_best(one, stage.restarts) for one in found]
+        start = Given(best[0].candidates) if len(seen) == 1 else _Ends(tuple(seen), tuple(best))
+        done = steps - sum(one.solver.steps for one in stages[number:])
+        with as_part(done, stage.solver.steps, steps):
+            further = replace(stage, start=start).many(victim, seen, seed=seed)
+        found = [
+            replace(new, seconds=old.seconds + new.seconds, trace=_joined(old.trace, new.trace, done))
+            for old, new in zip(best, further, strict=True)
+        ]
+    return found
+
+
+def _best(found: Reconstruction, count: int) -> Reconstruction:
+    """The same with its best candidates only, in the order of their restarts."""
+    kept = found.losses.argsort(stable=True)[:count].sort().values
+    candidates, losses = found.candidates.detach()[kept.to(found.candidates.device)], found.losses[kept]
+    trace = replace(found.trace, losses=found.trace.losses[:, kept])
+    return replace(found, candidates=candidates, losses=losses, trace=trace)
+
+
+@dataclass(frozen=True, eq=False)
+class _Ends:
+    """Begins the search of each observation at the candidates that were found for it."""
+
+    seen: tuple[Observation, ...]
+    found: tuple[Reconstruction, ...]
+
+    def __call__(self, space: Space, seen: Observation, rows: int, size: int, *, rng: torch.Generator) -> Tensor:
+        own = next(found for one, found in zip(self.seen, self.found, strict=True) if one is seen)
+        return Given(own.candidates)(space, seen, rows, size, rng=rng)
+
+
+def _joined(before: Trace, after: Trace, done: int) -> Trace:
+    """One course. What ends the search of ``done`` steps before begins the next one, so it is kept once."""
+    kept = [i for i, step in enumerate(before.steps) if step < done]
+    shown = [i for i, step in enumerate(before.snapshot_steps) if step < done]
+    return Trace(
+        (*(before.steps[i] for i in kept), *(done + step for step in after.steps)),
+        torch.cat((before.losses[kept], after.losses)),
+        (*(before.snapshot_steps[i] for i in shown), *(done + step for step in after.snapshot_steps)),
+        torch.cat((before.snapshots[shown], after.snapshots)),
+    )

@@ -10,5 +10,14 @@ from leakgauge.models.vgg import VGG
 from leakgauge.models.vit import ViT
 
 __all__ = [
-    "CNN", "MLP", "PRETRAINED", "VGG", "LeNet", "MaskedTokens", "NextToken", "TextTransformer", "ViT", "pretrained",
-]  # fmt: skip
+    "CNN",
+    "MLP",
+    "PRETRAINED",
+    "VGG",
+    "LeNet",
+    "MaskedTokens",
+    "NextToken",
+    "TextTransformer",
+    "ViT",
+    "pretrained",
+]

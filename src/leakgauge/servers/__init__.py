@@ -22,6 +22,12 @@ SERVERS: dict[str, Callable[..., Server]] = {
 }
 
 __all__ = [
-    "SERVERS", "FishingServer", "ImprintBlock", "ImprintServer", "Isolated", "Server", "TrapWeightServer",
+    "SERVERS",
+    "FishingServer",
+    "ImprintBlock",
+    "ImprintServer",
+    "Isolated",
+    "Server",
+    "TrapWeightServer",
     "find_isolated",
-]  # fmt: skip
+]

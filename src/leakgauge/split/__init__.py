@@ -11,7 +11,24 @@ from leakgauge.split.scan import CutRisk, Images, Scan, scan
 from leakgauge.split.zone import Zone, find_zone
 
 __all__ = [
-    "Attacker", "Cut", "CutRisk", "ExportedHalves", "Halves", "Images", "Inverter", "RidgeInverter", "Scan", "Zone",
-    "cache_features", "choose", "cuts", "export_halves", "find_zone", "halves", "offers", "pareto", "parse_constraints",
+    "Attacker",
+    "Cut",
+    "CutRisk",
+    "ExportedHalves",
+    "Halves",
+    "Images",
+    "Inverter",
+    "RidgeInverter",
+    "Scan",
+    "Zone",
+    "cache_features",
+    "choose",
+    "cuts",
+    "export_halves",
+    "find_zone",
+    "halves",
+    "offers",
+    "pareto",
+    "parse_constraints",
     "scan",
-]  # fmt: skip
+]

@@ -40,7 +40,26 @@ DECODERS: dict[str, Callable[..., Decoder]] = {
 }
 
 __all__ = [
-    "DECODERS", "FEW", "FEWEST", "ByShape", "Decoder", "DecoderInverter", "Deconvolution", "FittedDecoder", "History",
-    "Narrowed", "OneCycle", "Plateau", "PublicData", "Recipe", "Shape", "TokenGrid", "Vector", "Weights", "fit_decoder",
-    "fit_on", "public_features", "train_decoder",
-]  # fmt: skip
+    "DECODERS",
+    "FEW",
+    "FEWEST",
+    "ByShape",
+    "Decoder",
+    "DecoderInverter",
+    "Deconvolution",
+    "FittedDecoder",
+    "History",
+    "Narrowed",
+    "OneCycle",
+    "Plateau",
+    "PublicData",
+    "Recipe",
+    "Shape",
+    "TokenGrid",
+    "Vector",
+    "Weights",
+    "fit_decoder",
+    "fit_on",
+    "public_features",
+    "train_decoder",
+]

@@ -25,10 +25,32 @@ from leakgauge.audit.questions.properties import PropertyRecord
 from leakgauge.monitor.leakage import CONTROL_LIMIT, NOISE_LIMIT, SETTLED
 
 __all__ = [
-    "ALMOST_ALL_MEMBERS", "CONTROL_LIMIT", "EARLY", "EXPLAINED", "LEAST_DROP", "MISFIT", "MOST_POINTS", "NOISE_LIMIT",
-    "SETTLED", "Defended", "Defenses", "Findings", "Flip", "Measured", "Split", "Training", "Unanswered", "Update",
-    "Updates", "counted", "defenses_of", "read_findings", "split_of", "training_of", "updates_of",
-]  # fmt: skip
+    "ALMOST_ALL_MEMBERS",
+    "CONTROL_LIMIT",
+    "EARLY",
+    "EXPLAINED",
+    "LEAST_DROP",
+    "MISFIT",
+    "MOST_POINTS",
+    "NOISE_LIMIT",
+    "SETTLED",
+    "Defended",
+    "Defenses",
+    "Findings",
+    "Flip",
+    "Measured",
+    "Split",
+    "Training",
+    "Unanswered",
+    "Update",
+    "Updates",
+    "counted",
+    "defenses_of",
+    "read_findings",
+    "split_of",
+    "training_of",
+    "updates_of",
+]
 
 
 @dataclass(frozen=True)

@@ -28,5 +28,16 @@ ESTIMATORS: dict[str, Callable[..., Estimator]] = {
 }
 
 __all__ = [
-    "CCA", "CLUB", "DV", "ESTIMATORS", "KSG", "MINE", "NWJ", "SMILE", "CriticFit", "Estimate", "Estimator", "InfoNCE",
-]  # fmt: skip
+    "CCA",
+    "CLUB",
+    "DV",
+    "ESTIMATORS",
+    "KSG",
+    "MINE",
+    "NWJ",
+    "SMILE",
+    "CriticFit",
+    "Estimate",
+    "Estimator",
+    "InfoNCE",
+]

@@ -9,6 +9,20 @@ from leakgauge.monitor.paper.result import LABEL, Checkpoint, PaperControls, Pap
 from leakgauge.monitor.paper.tokens import AutoencoderToken, Token, TransformerToken
 
 __all__ = [
-    "LABEL", "AutoencoderToken", "Checkpoint", "CriticPlan", "Gap", "PaperControls", "PaperCost", "PaperResult",
-    "PaperSchedule", "Reading", "Shuffle", "Token", "TokenCriticFit", "TransformerToken", "paper_mode", "paper_modes",
-]  # fmt: skip
+    "LABEL",
+    "AutoencoderToken",
+    "Checkpoint",
+    "CriticPlan",
+    "Gap",
+    "PaperControls",
+    "PaperCost",
+    "PaperResult",
+    "PaperSchedule",
+    "Reading",
+    "Shuffle",
+    "Token",
+    "TokenCriticFit",
+    "TransformerToken",
+    "paper_mode",
+    "paper_modes",
+]
