@@ -254,9 +254,7 @@ class Planner:
             fitted = fit_trials(self.setup, request.main, self.allotted("defenses"), cost=cost)
             trials = tuple(_with_effort(trial, effort) for trial in fitted)
             last = trials[-1]
-            seconds = cost.seconds(
-                counted(trials), steps=int(last.case.options.get("steps", 0)), train_steps=last.train_steps
-            )
+            seconds = cost.seconds(counted(trials), steps=last.case.steps or 0, train_steps=last.train_steps)
             self.afford("defenses", seconds if effort.steps is None else 0.0)
             self.estimates["defenses"] = seconds
         self.found["trials"] = trials
@@ -374,8 +372,8 @@ class Planner:
             for case in sorted(own, key=lambda case: self.least([case]))
         ]
         first = next((case for case in plan.cases if same_work(case) == same_work(request.main)), plan.cases[0])
-        steps, enough = first.options.get("steps"), enough_steps(first)
-        if isinstance(steps, int) and steps < enough:
+        steps, enough = first.steps, enough_steps(first)
+        if steps is not None and steps < enough:
             notes.append(
                 f"there is time for {plural(steps, 'step')} on {first.short_name()}, and a negative counts only after {enough} "
                 f"({duration(self.least([first]))}): give more time"

@@ -174,10 +174,10 @@ def _map(options: AuditOptions) -> CaseMap | None:
 def _conclude(options: AuditOptions, ready: Plan, ended: dict[Question, Answer], screen: Console) -> int:
     from leakgauge.audit import records, whole
     from leakgauge.audit.advice import to_do_as_text
-    from leakgauge.audit.bracket import brackets
     from leakgauge.audit.questions import defense_records as defenses
     from leakgauge.audit.questions import split_records, training
     from leakgauge.audit.wording import explanation, flipping
+    from leakgauge.audit.wording.bracket import brackets
     from leakgauge.cli.screen import verdict_table
     from leakgauge.integrations.in_memory import Run
     from leakgauge.integrations.setups import smaller

@@ -27,8 +27,22 @@ ASKED = "asked.json"
 DEFAULT_BUDGET = "10m"
 """For a user's own model, where nobody knows yet how long a step takes."""
 NOT_MEASURED = frozenset(
-    ("out", "export", "resume", "quiet", "explain", "workers", "ray", "fail_over", "json", "junit", "markdown", "watch", "port")
-)  # fmt: skip
+    [
+        "out",
+        "export",
+        "resume",
+        "quiet",
+        "explain",
+        "workers",
+        "ray",
+        "fail_over",
+        "json",
+        "junit",
+        "markdown",
+        "watch",
+        "port",
+    ]
+)
 """Options that change how a run is done, shown and judged, but not what it measures."""
 
 

@@ -199,8 +199,7 @@ def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> T
     for cut in plan.cuts:
         name = str(cut["name"])
         ridge = next((r for r in records if (r.cut, r.attack) == (name, RIDGE)), None)
-        computed = [r for r in records if (r.cut, r.attack) == (name, LEAST_SQUARES)]
-        decoded = [r for r in records if (r.cut, r.attack) == (name, DECODER)]
+        computed, decoded = (strongest(records, name, attack) for attack in (LEAST_SQUARES, DECODER))
         named = [r.reidentified for r in records if r.cut == name and r.reidentified == r.reidentified]  # NaN is not
         risk = ridge.risk if ridge is not None else {}
         if risk.get("refusal"):
@@ -212,9 +211,7 @@ def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> T
             f"{cut['bytes']}{larger}",
             number(cut["edge_flops"] / 1e6, 2),
             f"{cut['edge_share']:.0%}",
-            number(None if ridge is None else ridge.fvu, 3, missing=""),
-            number(strongest(computed, name) if computed else None, 3, missing=""),
-            number(strongest(decoded, name) if decoded else None, 3, missing=""),
+            *(number(None if one is None else one.fvu, 3, missing="") for one in (ridge, computed, decoded)),
             f"{max(named, default=0):.0%}",
             number(risk.get("accuracy"), 3, missing=""),
             style="bold green" if name == found.recommended else None,

@@ -230,7 +230,7 @@ def _pretty(thing: ScanPlan | Conclusion) -> bytes:
 def conclude(plan: ScanPlan, records: Sequence[CutRecord], zone: Zone | None) -> Conclusion:
     """From all records of a scan, and the zone that the search found (None: the records alone decide), to one recommendation."""
     names = [str(cut["name"]) for cut in plan.cuts]
-    best = [strongest(records, name) for name in names]
+    best = [least_fvu(records, name) for name in names]
     curve = envelope(best)
     if zone is None:
         first = crossing(names, [least_kept(plan, records, name) for name in names], threshold=plan.threshold)
@@ -306,10 +306,16 @@ def least_kept(plan: ScanPlan, records: Sequence[CutRecord], name: str) -> float
     return min(found, default=math.nan)
 
 
-def strongest(records: Sequence[CutRecord], name: str) -> float:
+def strongest(records: Sequence[CutRecord], name: str | None, attack: str | None = None) -> CutRecord | None:
+    """The record of the lowest FVU at the cut, of all attacks or of one; None if none ran."""
+    ran = (r for r in records if r.cut == name and attack in (None, r.attack) and not math.isnan(r.fvu))
+    return min(ran, key=lambda record: record.fvu, default=None)
+
+
+def least_fvu(records: Sequence[CutRecord], name: str) -> float:
     """The lowest FVU that any attack reached at the cut; NaN if none ran."""
-    found = [record.fvu for record in records if record.cut == name and not math.isnan(record.fvu)]
-    return min(found, default=math.nan)
+    found = strongest(records, name)
+    return math.nan if found is None else found.fvu
 
 
 def straight(best: Sequence[float]) -> tuple[float | None, ...]:

@@ -251,9 +251,8 @@ def bound_sentence(record: Record) -> str:
 
 def _budget(record: Record) -> str:
     spent = []
-    steps = record.case.options.get("steps")
-    if isinstance(steps, int):
-        spent.append(plural(steps, "step"))
+    if record.case.steps is not None:
+        spent.append(plural(record.case.steps, "step"))
     tries = len(record.curve.losses) or max((len(v) for v in record.restarts.values()), default=0)
     if tries:
         spent.append(plural(tries, "restart"))

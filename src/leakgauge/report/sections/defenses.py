@@ -148,7 +148,6 @@ def _training(records: Sequence[DefenseRecord]) -> str:
 def _facts(records: Sequence[DefenseRecord]) -> list[tuple[str, str]]:
     first = records[0]
     case = first.trial.case
-    steps = case.options.get("steps")
     leak = next((r.leakage for r in records if "auc" in r.leakage), None)
     decoder = "not measured"
     if leak is not None:
@@ -159,7 +158,7 @@ def _facts(records: Sequence[DefenseRecord]) -> list[tuple[str, str]]:
         ("Data", case.data),
         ("Batch size", str(case.batch_size)),
         ("What is shared", first.channel),
-        ("Attack", ", ".join([case.attack, *([plural(steps, "step")] if steps else [])])),
+        ("Attack", ", ".join([case.attack, *([plural(case.steps, "step")] if case.steps else [])])),
         ("Known to the adversary", "; ".join(a.what for a in first.assumptions) or "the model"),
         ("Membership decoder", decoder),
         ("Seed", str(case.seed)),

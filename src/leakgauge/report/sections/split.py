@@ -62,7 +62,7 @@ def section(folder: Path, statement: Statement) -> dict[str, Any]:
     found = split_of(plan, records, end)
     names = [str(cut["name"]) for cut in plan.cuts]
     ridge = {r.cut: r for r in records if r.attack == RIDGE}
-    decoded = {name: _strongest([r for r in records if r.attack == DECODER and r.cut == name]) for name in names}
+    decoded = {name: store.strongest(records, name, DECODER) for name in names}
     computed = {r.cut: r for r in records if r.attack == LEAST_SQUARES}
     cuts = [_cut(i, plan, ridge.get(name), computed.get(name), decoded[name], end) for i, name in enumerate(names)]
     recommended = None if end is None or end.recommended is None else names.index(end.recommended) + 1
@@ -145,7 +145,7 @@ def _row(
     cut: Cut, plan: ScanPlan, own: Sequence[CutRecord], decoder: CutRecord | None, folder: Path, recommended: int | None
 ) -> dict[str, Any]:
     planned = plan.cuts[cut.number - 1]
-    ridge, best = next((r for r in own if r.attack == RIDGE), None), _strongest(own)
+    ridge, best = next((r for r in own if r.attack == RIDGE), None), store.strongest(own, cut.name)
     named = [r.reidentified for r in own if not math.isnan(r.reidentified)]
     risk = {} if ridge is None else ridge.risk
     sizes = (("image", plan.raw_bytes), ("JPEG", plan.jpeg_bytes))
@@ -200,11 +200,6 @@ def _map(cut: Cut, record: CutRecord, plan: ScanPlan) -> dict[str, Any]:
     title = f"Map of features at {cut.name}"
     drawn = feature_map(record.map, plan.labels, title=title, uid=f"map-{cut.number}") if record.map else ""
     return {"cut": cut, "svg": drawn}
-
-
-def _strongest(records: Sequence[CutRecord]) -> CutRecord | None:
-    """The attack that did best; one that refused only where there is no other."""
-    return min(records, key=lambda r: (math.isnan(r.fvu), r.fvu if not math.isnan(r.fvu) else 0.0), default=None)
 
 
 def _some(count: int, always: int | None) -> list[int]:

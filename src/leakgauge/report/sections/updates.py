@@ -12,7 +12,6 @@ import numpy as np
 from markupsafe import Markup
 
 from leakgauge.audit import records as store
-from leakgauge.audit.bracket import bracket_rows, bracket_sentence, hidden_unit, scratch_sentence
 from leakgauge.audit.phrasing import MISSING, duration, memory, metric, plural, thousands
 from leakgauge.audit.records import Record
 from leakgauge.audit.scoring import Scores
@@ -40,6 +39,7 @@ from leakgauge.audit.wording import (
     read_at,
     rule,
 )
+from leakgauge.audit.wording.bracket import bracket_rows, bracket_sentence, hidden_unit, scratch_sentence
 from leakgauge.errors import BadInput
 from leakgauge.report.charts import (
     Bar,
