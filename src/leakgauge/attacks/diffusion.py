@@ -97,7 +97,8 @@ def class_scores(victim: Victim, images: Tensor) -> Tensor | None:
 class WithDiffusion:
     """An attack by ``matching``, whose solver samples from a diffusion prior; ``learning`` makes the prior when the attack runs.
 
-    The searches ``polish`` follow, without the prior, each from the best that was found before. Where the client shares the statistics of its batch, matching them counts ``statistics``. ``signal`` is False for the null run: the
+    The searches ``polish`` follow, without the prior, each from the best that was found before. Where the client shares the
+    statistics of its batch, matching them counts ``statistics``. ``signal`` is False for the null run: the
     same sampler without guidance.
     """
 
