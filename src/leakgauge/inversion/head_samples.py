@@ -25,6 +25,8 @@ from leakgauge.errors import Inapplicable
 
 ROUNDING = 3e-8
 """Error of a shared gradient in float32, as a share of its largest singular value."""
+NEAR_ONE = 6e-8
+"""Spacing of float32 below 1, where the probability of a certain class is rounded."""
 STARTS, ROUNDS = 480, 6
 """Starts at a time, and how often as many are added while samples are missing."""
 ITERATIONS = 40
@@ -64,19 +66,19 @@ def tell_apart(slope: Tensor, head: Tensor, likely: Tensor, *, size: int, seed: 
         raise Inapplicable(f"{rank} samples cannot be told apart by the scores of {len(head)} classes")
     at = _Equations(head, left[:, :rank], sizes[:rank], right[:rank].T)
     rng = torch.Generator().manual_seed(seed)
-    m, y, residual = head.new_zeros(0, rank), torch.zeros(0, dtype=torch.long), head.new_zeros(0)
+    u, y, residual = head.new_zeros(0, rank + 1), torch.zeros(0, dtype=torch.long), head.new_zeros(0)
     for _ in range(ROUNDS):
         solved = _solved(at, *_starts(at, likely, rng))
-        m, y, residual = (torch.cat(pair) for pair in zip((m, y, residual), solved, strict=True))
-        chosen = _independent(at, m, y, residual)
+        u, y, residual = (torch.cat(pair) for pair in zip((u, y, residual), solved, strict=True))
+        chosen = _independent(at, u, y, residual)
         if len(chosen) == rank:
             break
-    return _together(at, m[chosen], y[chosen], size)
+    return _together(at, u[chosen], y[chosen], size)
 
 
 @dataclass(frozen=True, eq=False)
 class _Equations:
-    """Those of one sample with coordinates m (r,) and class y."""
+    """Those of one sample with class y and unknowns u = (m, t) of r + 1 values; t is the rounding of the label's entry, in ``NEAR_ONE``."""
 
     head: Tensor
     left: Tensor
@@ -87,22 +89,22 @@ class _Equations:
     def scores(self) -> Tensor:
         return self.head @ self.right
 
-    def output(self, m: Tensor, y: Tensor) -> Tensor:
-        """d(m, y), without cancellation where the class is certain."""
-        own = (y == torch.arange(len(self.head))).to(m)
-        others = (self.scores @ m).softmax(0) * (1 - own)
-        return others - own * others.sum()
+    def output(self, u: Tensor, y: Tensor) -> Tensor:
+        """d(m, y), without cancellation where the class is certain, and with the client's own rounding."""
+        own = (y == torch.arange(len(self.head))).to(u)
+        others = (self.scores @ u[:-1]).softmax(0) * (1 - own)
+        return others - own * (others.sum() + NEAR_ONE * u[-1])
 
     def dual(self, output: Tensor) -> Tensor:
         return (self.left.T @ output) / self.sizes
 
-    def residual(self, m: Tensor, y: Tensor) -> Tensor:
-        d = self.output(m, y)
+    def residual(self, u: Tensor, y: Tensor) -> Tensor:
+        m, d = u[:-1], self.output(u, y)
         n = self.dual(d)
         scale = d.abs() + 1e-2 * d.abs().max() + ROUNDING * self.sizes[0] * n.norm()
         outside = (d - self.left @ (self.left.T @ d)) / scale.detach()
         product = (m @ n - 1) / (m.norm() * n.norm() + 1)
-        return torch.cat((outside, product[None], (self.right[-1] @ m - 1)[None]))
+        return torch.cat((outside, product[None], (self.right[-1] @ m - 1)[None], 0.01 * u[-1:]))
 
 
 def _starts(at: _Equations, likely: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -114,45 +116,45 @@ def _starts(at: _Equations, likely: Tensor, rng: torch.Generator) -> tuple[Tenso
     wanted = scores.mean(1, keepdim=True) + 14 * torch.rand(len(y), 1, generator=rng) * torch.eye(classes)[y].to(m)
     shift = (wanted - scores) @ torch.linalg.pinv(at.scores).T
     m = m + shift * torch.rand(len(y), 1, generator=rng)
-    return m + 0.1 * m.abs().mean() * torch.randn(m.shape, generator=rng).to(m), y
+    m = m + 0.1 * m.abs().mean() * torch.randn(m.shape, generator=rng).to(m)
+    return torch.cat((m, m.new_zeros(len(m), 1)), 1), y
 
 
-def _solved(at: _Equations, m: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _solved(at: _Equations, u: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Levenberg-Marquardt from every start at once; the residual of each."""
     values, slopes = vmap(at.residual), vmap(jacfwd(at.residual))
-    damping, same = torch.full((len(m),), 1e-2).to(m), 1e-9 * torch.eye(m.shape[1]).to(m)
-    found = values(m, y)
+    damping, same = torch.full((len(u),), 1e-2).to(u), 1e-9 * torch.eye(u.shape[1]).to(u)
+    found = values(u, y)
     for _ in range(ITERATIONS):
-        slope = slopes(m, y)
+        slope = slopes(u, y)
         square = slope.mT @ slope
         damped = square + damping[:, None, None] * (torch.diag_embed(square.diagonal(dim1=1, dim2=2)) + same)
-        moved = m - torch.linalg.solve_ex(damped + 1e-30 * same, (slope.mT @ found[..., None])[..., 0])[0]
+        moved = u - torch.linalg.solve_ex(damped, (slope.mT @ found[..., None])[..., 0])[0]
         new = values(moved, y)
         better = new.square().sum(1) < found.square().sum(1)  # False for NaN
-        m, found = torch.where(better[:, None], moved, m), torch.where(better[:, None], new, found)
+        u, found = torch.where(better[:, None], moved, u), torch.where(better[:, None], new, found)
         damping = torch.where(better, damping / 3, damping * 4).clamp(1e-14, 1e10)
-    return m, y, found.norm(dim=1)
+    return u, y, found.norm(dim=1)
 
 
-def _independent(at: _Equations, m: Tensor, y: Tensor, residual: Tensor) -> Tensor:
+def _independent(at: _Equations, u: Tensor, y: Tensor, residual: Tensor) -> Tensor:
     """Of the solutions, best first, those that are no copy of one before: m_k · n_l = 0."""
     chosen: list[int] = []
-    duals = torch.zeros(0, m.shape[1]).to(m)
+    duals = u.new_zeros(0, len(at.sizes))
     for which in residual.argsort().tolist():
-        if float(residual[which]) > FITS or len(chosen) == m.shape[1]:
+        if float(residual[which]) > FITS or len(chosen) == len(at.sizes):
             break
-        if len(chosen) and float((duals @ m[which]).abs().max()) > 0.1:
+        if len(chosen) and float((duals @ u[which, :-1]).abs().max()) > 0.1:
             continue
         chosen.append(which)
-        duals = torch.cat((duals, at.dual(at.output(m[which], y[which]))[None]))
+        duals = torch.cat((duals, at.dual(at.output(u[which], y[which]))[None]))
     return torch.tensor(chosen, dtype=torch.long)
 
 
-def _together(at: _Equations, m: Tensor, y: Tensor, size: int) -> HeadSamples:
+def _together(at: _Equations, u: Tensor, y: Tensor, size: int) -> HeadSamples:
     """The batch, if these samples explain all but ``LOST`` of the gradient."""
-    outputs = (
-        torch.stack([at.output(one, label) for one, label in zip(m, y, strict=True)]) if len(m) else m @ at.scores.T
-    )
+    m = u[:, :-1]
+    outputs = vmap(at.output)(u, y) if len(u) else m @ at.scores.T
     rest = (at.left * at.sizes - outputs.T @ m) @ at.right.T
     if float(rest.norm()) > LOST * float(at.sizes[0]):
         raise Inapplicable(f"only {len(m)} of {len(at.sizes)} samples were told apart at the head")
