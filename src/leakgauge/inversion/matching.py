@@ -188,7 +188,7 @@ class Matching:
             return [_add_notes(one) for one in self.many(*widen(victim, seen), seed=seed)]
         followed = along_output(victim, seen) if self.along else None
         if followed is not None:
-            attack = replace(self, along=False, labels=OutputGradient())
+            attack = replace(self, along=False, labels=OutputGradient(victim.loss))
             return [_add_notes(one, ALONG) for one in attack.many(followed, seen, seed=seed)]
         rows = _rows(self, victim, seen, seed)
         found: list[_Found] = []

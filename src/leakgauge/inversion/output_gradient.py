@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from leakgauge.channels.dpsgd import DPSGD
 from leakgauge.channels.facts import is_gradient
 from leakgauge.channels.output import Along
-from leakgauge.core import Observation, Victim
+from leakgauge.core import Loss, Observation, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
@@ -32,8 +32,11 @@ class OutputGradient:
     does, even where the network is so sure of its class that p − y is rounded: the client's own rounding is in d.
     """
 
+    loss: Loss | None = None
+    """The client's, where the victim has another one."""
+
     def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor:
-        return output_gradients(victim, seen)
+        return output_gradients(victim if self.loss is None else replace(victim, loss=self.loss), seen)
 
 
 def output_gradients(victim: Victim, seen: Observation) -> Tensor:
