@@ -1,12 +1,11 @@
 """Attacks with a diffusion prior on CIFAR-10's residual networks, beside attacks without one at equal seconds.
 
     python -m benchmarks.diffusion_studies STUDY [STUDY …] --data DIR --priors FOLDER --out FOLDER [--within 300] [--images 16]
-    python -m benchmarks.diffusion_studies polish plain-20 train-4 --quick --priors FOLDER --out FOLDER      a minute or two on one core
+    python -m benchmarks.diffusion_studies plain-20 train-4 --quick --priors FOLDER --out FOLDER      a minute or two on one core
     python -m benchmarks.diffusion_studies ranks --data DIR --out FOLDER    ranks of what was found, from the pictures (LPIPS if there)
 
 ``DIR`` and the priors are those of ``benchmarks.diffusion_cifar``. Studies:
 
-    polish              chooses how the last steps move pixels, on test images that are not reported
     plain-20            one image, eval mode: diffusion, its null run, the best attack without a prior
     without-56          ResNet-56: the attack without a prior, for the seconds that the other took
     paper-20            the same images by the paper's attack and by the plain normalised step
@@ -32,7 +31,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -41,7 +39,7 @@ from torch import Tensor
 from benchmarks.diffusion_cifar import KINDS, drawn, joined, machine
 from leakgauge.attacks import diffusion, diffusion_guided, falling_variation, inverting_gradients
 from leakgauge.attacks.diffusion import Learning, WithDiffusion
-from leakgauge.attacks.falling_variation import SLOWER, SMOOTHER
+from leakgauge.attacks.falling_variation import SMOOTHER
 from leakgauge.audit.cause import Client, explain
 from leakgauge.audit.scoring import ALIKE, score
 from leakgauge.channels import DPSGD, Gradient
@@ -61,24 +59,18 @@ from leakgauge.core import (
 from leakgauge.defenses import GaussianNoise, Prune, Quantize, Withhold
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion import (
-    Adam,
     Annealing,
-    BalancedCosine,
     Cosine,
-    Descent,
     FixedLength,
     Guided,
     Matching,
     Sampling,
-    Sign,
     Staged,
-    StepDecay,
     Strongest,
     TotalVariation,
     infer_labels,
 )
 from leakgauge.inversion.labels import class_labels
-from leakgauge.inversion.staged import continued
 from leakgauge.measures.image import ssim
 from leakgauge.measures.lpips import load_lpips
 from leakgauge.measures.reidentification import normalised_correlation, rank
@@ -102,21 +94,17 @@ of the attacked images have gradients between 1e-6 and 1e-3."""
 
 @dataclass(frozen=True)
 class Setting:
-    """How :func:`diffusion` searches: ``rounds`` noise levels with ``moves`` moves each, then ``refine`` steps on pixels inside its solver,
-    or ``polish`` steps on the pixels of the best quarter with total variation of the weights ``tv``, one after another."""
+    """How :func:`diffusion` searches: ``rounds`` noise levels with ``moves`` moves each, then ``refine`` steps on pixels, as earlier runs
+    chose on images that are not reported."""
 
     rounds: int = 10
     moves: int = 50
     reach: float = 0.1
     select: float = 0.5
-    refine: int = 0
+    refine: int = 1000
     group: int = 8
     restarts: int = 16
     statistics: float = 0.1
-    polish: int = 0
-    tv: tuple[float, ...] = ()
-    balanced: bool = False
-    lr: float = 0.03
 
     def attack(self, prior: Path) -> WithDiffusion:
         plain = diffusion()
@@ -124,42 +112,7 @@ class Setting:
             rounds=self.rounds, moves=self.moves, reach=self.reach, select=self.select, refine=self.refine, group=self.group
         )  # fmt: skip
         matching = replace(plain.matching, solver=solver, restarts=self.restarts)
-        return replace(
-            plain,
-            matching=matching,
-            learning=Learning(str(prior)),
-            statistics=self.statistics,
-            polish=self.stages(),
-        )
-
-    def stages(self) -> tuple[Matching, ...]:
-        if not self.polish:
-            return ()
-        plain = replace(diffusion().matching, restarts=max(1, self.restarts // 4))
-        fit = BalancedCosine(0.5) if self.balanced else Cosine()
-        return tuple(
-            replace(
-                plain,
-                objective=fit + weight * TotalVariation(),
-                solver=Descent(
-                    Adam(self.lr * SLOWER**k),
-                    self.polish // len(self.tv),
-                    gradient=(Sign(),),
-                    schedule=StepDecay(),
-                    project=True,
-                ),
-            )
-            for k, weight in enumerate(self.tv)
-        )
-
-
-FALLING = (0.03, 0.01, 0.003, 0.001)
-POLISHES: tuple[dict[str, Any], ...] = (
-    {"polish": 2000, "tv": FALLING, "balanced": True},
-    {"polish": 2000, "tv": FALLING},
-    {"polish": 2000, "tv": tuple(0.1 * weight for weight in FALLING), "lr": 0.02},
-)
-"""Changes of :class:`Setting` that ``polish`` tries from the same images."""
+        return replace(plain, matching=matching, learning=Learning(str(prior)), statistics=self.statistics)
 
 
 @dataclass(frozen=True)
@@ -320,21 +273,10 @@ class Run:
     def prior(self, kind: str = "all") -> Path:
         return joined(self.given.priors, kind, self.given.out)
 
-    def chosen(self) -> Setting:
-        """That which ``polish`` chose, in this call or an earlier one; else what earlier ladders chose."""
-        setting = Setting(refine=1000)
-        for folder in (self.given.out, self.given.priors):
-            if (folder / "chosen.json").is_file():
-                setting = Setting(**json.loads((folder / "chosen.json").read_text()))
-                break
-        return self.small(setting)
-
-    def small(self, setting: Setting) -> Setting:
-        if not self.given.quick:
-            return setting
-        return replace(
-            setting, rounds=2, moves=2, restarts=4, refine=min(2, setting.refine), polish=min(4, setting.polish)
-        )
+    def setting(self, restarts: int) -> Setting:
+        if self.given.quick:
+            return Setting(rounds=2, moves=2, restarts=4, refine=2)
+        return Setting(restarts=restarts)
 
     def steps(self, steps: int) -> int:
         return 4 if self.given.quick else steps
@@ -360,8 +302,7 @@ class Run:
 
     def compared(self, study: str, scene: Scene, kind: str = "all", *, restarts: int = 16) -> None:
         """The prior's attack with its null run, and the best attack without a prior given the same seconds."""
-        setting = self.chosen()
-        setting = setting if self.given.quick else replace(setting, restarts=restarts)
+        setting = self.setting(restarts)
         ours, seed = setting.attack(self.prior(kind)), self.given.seed
         facts: dict[str, object] = {"prior": kind, "setting": asdict(setting)}
         found, seconds = scene.attacked(ours, seed)
@@ -386,30 +327,6 @@ class Run:
         self.add(study, name, {**scene.row(found, took), **facts}, scene.images(found))
         nothing = scene.attacked(plain.attack(min(steps, 40), mode).blind(), self.given.seed)[0]
         self.add(study, f"{name}, causes", {**scene.facts, "causes": scene.causes(attack, found, nothing)})
-
-
-def polish(run: Run) -> None:
-    """How the last steps move pixels, from the same images of the prior, on images that are not reported."""
-    scene, prior, seed = Scene.of(run, 20, 8, tuning=True), run.prior(), run.given.seed
-    plain = run.small(Setting(restarts=8))
-    seen = [one for one, _, _ in scene.batches]
-    found, seconds = scene.attacked(plain.attack(prior), seed)
-    run.add("polish", "diffusion", {**scene.row(found, seconds), "setting": asdict(plain)})
-    best, height = plain, -1.0
-    for change in POLISHES:
-        setting = run.small(replace(plain, **change))
-        began = time.perf_counter()
-        made = continued(
-            setting.stages(), scene.victim, seen, found, setting.rounds * setting.moves + setting.polish, seed
-        )
-        row = scene.row(made, seconds + time.perf_counter() - began)
-        run.add("polish", "diffusion", {**row, "setting": asdict(setting)})
-        if float(str(row["ssim"])) > height:
-            best, height = setting, float(str(row["ssim"]))
-    (run.given.out / "chosen.json").write_text(json.dumps(asdict(best)) + "\n")
-    refined = run.small(replace(plain, refine=1000))
-    found, seconds = scene.attacked(refined.attack(prior), seed)
-    run.add("polish", "diffusion", {**scene.row(found, seconds), "setting": asdict(refined)})
 
 
 def without_56(run: Run) -> None:
@@ -445,7 +362,7 @@ def batches(mode: str, batch: int) -> Callable[[Run], None]:
 
 
 def defenses(run: Run) -> None:
-    setting = run.chosen() if run.given.quick else replace(run.chosen(), restarts=8)
+    setting = run.setting(8)
     ours = setting.attack(run.prior())
     done = ("noise 0.1", "noise 1", "pruned 90 %")  # in earlier rows
     for known in (False, True):
@@ -540,7 +457,6 @@ def _ranks(run: Run) -> None:
 
 
 STUDIES: dict[str, Callable[[Run], None]] = {
-    "polish": polish,
     "without-56": without_56,
     "plain-20": plain_20,
     "paper-20": paper_20,
