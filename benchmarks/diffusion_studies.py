@@ -11,7 +11,7 @@
     paper-20            the same images by the paper's attack and by the plain normalised step
     train-4 …           train mode with shared statistics, batches of that size; eval-4 … the same in eval mode
     defenses            ResNet-20, one image: each defense, known to the adversary or not, with and without the prior
-    labels              which labels are read in train mode, and whether the truth fits with them (a CPU does)
+    labels              how many labels are read in small batches (a CPU does)
     null                what images of the prior have in common with the attacked ones, without any signal (a CPU does)
     all half other      ResNet-20, one image: a prior that learned from all classes, from half of them, and from other photographs
 
@@ -22,6 +22,7 @@ images that were not found, why (``cause``). A study that fails is named in a ro
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import statistics
@@ -70,7 +71,8 @@ from leakgauge.inversion import (
     TotalVariation,
     infer_labels,
 )
-from leakgauge.inversion.labels import class_labels
+from leakgauge.inversion.labels import ExpectedCounts, class_labels
+from leakgauge.inversion.output_gradient import samples_at_head
 from leakgauge.measures.image import ssim
 from leakgauge.measures.lpips import load_lpips
 from leakgauge.measures.reidentification import normalised_correlation, rank
@@ -388,16 +390,29 @@ def prior_of(kind: str) -> Callable[[Run], None]:
 
 
 def labels(run: Run) -> None:
-    """In train mode, batches of 4: the labels that are read, and 1 − cos of the truth with them, in the order that fits best."""
-    matching = diffusion().matching
-    for tuning in (True, False):
-        scene = Scene.of(run, 20, 4 if run.given.quick else 16, tuning=tuning, mode="train", batch=4)
-        for seen, x, y in scene.batches:
-            read = class_labels(infer_labels(), scene.victim, seen, rng=torch.Generator().manual_seed(0))
-            orders = [] if read is None else sorted(set(itertools.permutations(read.tolist())))
-            fits = [matching.objective_at(scene.victim, seen, x, torch.tensor(order)) for order in orders]
-            row = {"true": sorted(y.tolist()), "read": None if read is None else sorted(read.tolist())}
-            run.add("labels", "truth", {**scene.facts, **row, "mismatch_of_truth": min(fits, default=None)})
+    """Which labels are read: by the expected counts alone, and with the samples told apart, on the images among which others are found."""
+    x, y = run.drawn.pool
+    for depth, mode, size in itertools.product((20, 56), ("train", "eval"), (2, 4)):
+        model, space = run.network(depth)
+        victim = Victim(model.to(run.device), space, mode="train" if mode == "train" else "eval", name=f"resnet{depth}")
+        count, right, apart, visible = 2 if run.given.quick else 40, Counter[str](), 0, 0
+        for begin in range(0, count * size, size):
+            own = y[begin : begin + size].to(run.device)
+            images = victim.to_input(space.encode(x[begin : begin + size]))
+            seen = share(victim, Gradient(), images, own, reveal=(Size(),))
+            for name, rule in (("expected counts", ExpectedCounts()), ("told apart", infer_labels())):
+                read = class_labels(rule, victim, seen, rng=torch.Generator().manual_seed(0))
+                right[f"{name}, labels"] += (
+                    0 if read is None else sum((Counter(read.tolist()) & Counter(own.tolist())).values())
+                )
+                right[f"{name}, batches"] += _same(read, own)
+            with torch.no_grad():
+                certain = victim(images).softmax(1)[torch.arange(size), own]
+            visible += int((certain < 1).sum())
+            with contextlib.suppress(Inapplicable):
+                apart += samples_at_head(victim, seen).seen
+        facts = {"depth": depth, "mode": mode, "batch": size, "batches": count, "of_labels": count * size}
+        run.add("labels", "", {**facts, **right, "below_one": visible, "told_apart": apart})
 
 
 def null(run: Run) -> None:
@@ -449,7 +464,9 @@ def _ranks(run: Run) -> None:
                 if lpips is not None:
                     look = lpips.vectors
                     kinds["lpips"] = lambda a, b, look=look: -torch.cdist(once("l", look, a), once("l", look, b))
-                each = {kind: rank(made, truth, run.drawn.pool, alike=alike).tolist() for kind, alike in kinds.items()}
+                each = {
+                    kind: rank(made, truth, run.drawn.pool[0], alike=alike).tolist() for kind, alike in kinds.items()
+                }
                 first = {kind: sum(r == 1 for r in values) for kind, values in each.items()}
                 lines.append({"pictures": name, "file": file.name, "images": len(made), "rank_1": first, "ranks": each})
                 print(name, first, flush=True)

@@ -57,38 +57,33 @@ class Staged:
 
     def many(self, victim: Victim, seen: Sequence[Observation], /, *, seed: int = 0) -> list[Reconstruction]:
         """Attacks several observations of one channel in one batch; each result is the same as when attacked alone."""
-        found: list[Reconstruction] = []
         if len(seen) > 1 and too_narrow(victim):  # each is converted to another observation
             return [one for alone in seen for one in self.many(victim, [alone], seed=seed)]
+        found: list[Reconstruction] = []
         for number, stage in enumerate(self.stages):
-            if found:
-                ends = [one.candidates.detach() for one in found]
-                stage = replace(stage, start=Given(ends[0]) if len(seen) == 1 else _Ends(tuple(seen), tuple(ends)))
             done = sum(one.solver.steps for one in self.stages[:number])
+            if found:
+                stage = replace(stage, start=_Ends(tuple(seen), tuple(one.candidates.detach() for one in found)))
             with as_part(done, stage.solver.steps, self.steps):
                 further = stage.many(victim, seen, seed=seed)
-            before = found or further
-            found = [
-                replace(
-                    new,
-                    seconds=new.seconds + (old.seconds if number else 0.0),
-                    trace=_joined(old.trace, new.trace, done) if number else new.trace,
-                )
-                for old, new in zip(before, further, strict=True)
-            ]
+            found = [_after(old, new, done) for old, new in zip(found, further, strict=True)] if found else further
         return [replace(one, made_by=repr(self)) for one in found]
+
+
+def _after(old: Reconstruction, new: Reconstruction, done: int) -> Reconstruction:
+    return replace(new, seconds=old.seconds + new.seconds, trace=_joined(old.trace, new.trace, done))
 
 
 @dataclass(frozen=True, eq=False)
 class _Ends:
-    """Begins the search of each observation at the candidates that were found for it."""
+    """Begins the search of each observation at the candidates that were found for it; a single one may be converted on the way."""
 
     seen: tuple[Observation, ...]
     found: tuple[Tensor, ...]
 
     def __call__(self, space: Space, seen: Observation, rows: int, size: int, *, rng: torch.Generator) -> Tensor:
-        own = next(found for one, found in zip(self.seen, self.found, strict=True) if one is seen)
-        return Given(own)(space, seen, rows, size, rng=rng)
+        number = 0 if len(self.seen) == 1 else next(i for i, one in enumerate(self.seen) if one is seen)
+        return Given(self.found[number])(space, seen, rows, size, rng=rng)
 
 
 def _joined(before: Trace, after: Trace, done: int) -> Trace:
