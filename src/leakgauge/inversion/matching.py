@@ -33,7 +33,7 @@ from leakgauge.inversion.labels import (
     infer_labels,
     read_class_labels,
 )
-from leakgauge.inversion.output_gradient import OutputGradient, along_output, output_gradient
+from leakgauge.inversion.output_gradient import OutputGradient, along_output, order_at_head, output_gradients
 from leakgauge.inversion.search import Problem, Search, require_finite
 from leakgauge.inversion.solvers import Descent, Moving, Solver
 from leakgauge.inversion.starts import FromSpace, Given, NearTruth, Revealed, Start
@@ -188,7 +188,7 @@ class Matching:
             return [_add_notes(one) for one in self.many(*widen(victim, seen), seed=seed)]
         followed = along_output(victim, seen) if self.along else None
         if followed is not None:
-            attack = replace(self, along=False, labels=OutputGradient())
+            attack = replace(self, along=False, labels=OutputGradient(victim.loss))
             return [_add_notes(one, ALONG) for one in attack.many(followed, seen, seed=seed)]
         rows = _rows(self, victim, seen, seed)
         found: list[_Found] = []
@@ -217,8 +217,9 @@ class Matching:
             victim, (seen,) = widen(victim, [seen])
         followed = along_output(victim, [seen]) if self.along else None
         if followed is not None:
-            y = output_gradient(victim, seen)[None]
-            return replace(self, along=False).objective_at(followed, seen, x, y, seed=seed)
+            along, d = replace(self, along=False), output_gradients(victim, seen)
+            orders = (slice(None), order_at_head(victim, seen, x)) if len(x) > 1 else (slice(None),)
+            return min(along.objective_at(followed, seen, x[order], d, seed=seed) for order in orders)
         single = replace(self, restarts=1, start=Given(_tensor(x)))
         rows = _rows(single, victim, [replace(seen, labels=y)], seed)
         with torch.no_grad(), private_randomness(seed, victim.device):
