@@ -4,9 +4,9 @@
         [--batch 1] [--attack strongest] [--reveal size]
 
 Embedded CNN in eval mode, a batch of one (MixUp, InstaHide: of two), ``strongest``. Every trial is one of the question *defenses* of an
-audit, so SSIM and verdict are those of ``leakgauge audit --only defenses``; accuracy and membership are measured on the first image's trial
-(Soteria's with ``--releases 8``: it takes a derivative for each feature). Local work (``local:epochs=20``) is no defense of that question: there
-*static* is the same attack as if the change of weights were one gradient.
+audit, so SSIM and verdict are those of ``leakgauge audit --only defenses``; accuracy and membership are measured on the first image's
+trial (Soteria's with ``--releases 8``: it takes a derivative for each feature). Local work (``local:epochs=20``) is no defense of that
+question: there *static* is the same attack as if the change of weights were one gradient.
 ``--weights fresh`` takes untrained weights, as early in training. Rows are appended to ``--out``; those that it holds are not made again.
 """
 
