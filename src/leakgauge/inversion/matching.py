@@ -198,7 +198,7 @@ class Matching:
             raise BadInput("successive halving compares the restarts of one observation; attack several one by one")
         if too_narrow(victim):
             return [_add_notes(one) for one in self.many(*widen(victim, seen), seed=seed)]
-        if isinstance(seen[0].channel, Encodes):
+        if any(isinstance(one.channel, Encodes) for one in seen):
             attack = replace(self, objective=Sum(tuple(p for p in self.objective.parts() if p[1].reads_signal)))
             return [through_encodings(attack, victim, one, seed=seed) for one in seen]
         followed = along_output(victim, seen) if self.along else None
