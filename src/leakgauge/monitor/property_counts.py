@@ -20,7 +20,7 @@ BATCHES, EPOCHS, STEP, HIDDEN = 10_000, 12, 200, 64
 PENALTY = 0.1
 """Of the direction, relative to the mean squared length of a standardised input."""
 ADDS_UP = 0.95
-"""Least cosine between a real update and the mean of its samples' gradients."""
+"""Least cosine between a real update and the mean of its samples' gradients, or its opposite for a change of weights."""
 Draw = Callable[[int], Tensor]
 
 
@@ -73,7 +73,7 @@ def fit_counts(
     weight, bias = _each(victim, layer, x, y, seed=seed)
     real, alone = sent[layer[0]].detach().float().cpu(), weight[trial].mean(0)
     scale = float((real * alone).sum() / alone.square().sum().clamp_min(1e-30))
-    if not float(F.cosine_similarity(real.flatten(), alone.flatten(), 0)) > ADDS_UP or scale == 0:
+    if not abs(float(F.cosine_similarity(real.flatten(), alone.flatten(), 0))) > ADDS_UP:
         return None
     weight, bias = scale * weight, scale * bias
     inputs = torch.einsum("nkj,nk->nj", weight, bias) / bias.square().sum(1, keepdim=True).clamp_min(1e-30)
