@@ -1,6 +1,6 @@
 """How well a property of a batch is told from sketches of its update.
 
-    python -m benchmarks.properties IMAGES.npz [--parts plain noise clients channels rounds sites null] [--images 4000] [--square 8] [--out FILE]
+    python -m benchmarks.properties IMAGES.npz [--parts plain noise …] [--images 4000] [--square 8] [--out FILE]
 
 A property is planted: two fifths of the images get a bright square of 8 x 8 pixels in a corner, whatever their class. A client's batch of
 32 holds 20 % or 50 % of them. IMAGES.npz holds grey images of 28 x 28 pixels and labels: KMNIST's test set in the committed figures. The
