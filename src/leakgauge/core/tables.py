@@ -132,7 +132,8 @@ class Table:
         return tuple(slice(end - column.width, end) for end, column in zip(ends, self.columns, strict=True))
 
     @cached_property
-    def _scale(self) -> tuple[Tensor, Tensor]:
+    def scale(self) -> tuple[Tensor, Tensor]:
+        """Mean and std of each entry of the model's input."""
         mean, std = list[float](), list[float]()
         for column in self.columns:
             if isinstance(column, Number):
@@ -158,11 +159,11 @@ class Table:
 
     def _plain(self, x: Tensor) -> Tensor:
         """The model's input without mean and std."""
-        mean, std = (t.to(x) for t in self._scale)
+        mean, std = (t.to(x) for t in self.scale)
         return x * std + mean
 
     def _scaled(self, plain: Tensor) -> Tensor:
-        mean, std = (t.to(plain) for t in self._scale)
+        mean, std = (t.to(plain) for t in self.scale)
         return (plain - mean) / std
 
     def encode(self, image: Tensor) -> Tensor:
