@@ -85,8 +85,11 @@ def one_less_cosine(made: Sequence[Tensor], sent: Sequence[Tensor]) -> Tensor:
     return 1 - dot / (square * own).sqrt()
 
 
-def public_recipe(victim: Victim, seen: Observation, space: Table, y: Tensor, *, seed: int) -> Reconstruction:
+def public_recipe(victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
     """The searches one after another; all are paired with the one that fits best with its cells decided, and pooled."""
+    space, y = victim.space, seen.labels
+    assert isinstance(space, Table)
+    assert isinstance(y, Tensor)
     rng, began = torch.Generator().manual_seed(seed), time.perf_counter()
     candidates = torch.stack([one_restart(victim, seen, space, y, STEPS, rng) for _ in range(RESTARTS)])
 
@@ -149,12 +152,9 @@ def main() -> None:
             if "public_recipe" in asked.attacks:
                 seen = share(victim, Gradient(), x[private], y, reveal=(Size(), Labels()), seed=number)
                 ours = tableak(steps=STEPS, restarts=RESTARTS)
-                for name, search in (
-                    ("public_recipe", lambda: public_recipe(victim, seen, data.space, y, seed=number)),
-                    ("tableak beside it", lambda: ours(victim, seen, seed=number)),
-                ):
+                for name, attack in (("public_recipe", public_recipe), ("tableak beside it", ours)):
                     began = time.process_time()
-                    own = score_table(search(), x[private], space=data.space)
+                    own = score_table(attack(victim, seen, seed=number), x[private], space=data.space)
                     cpu = round(time.process_time() - began, 1)
                     row = {
                         "attack": name,
