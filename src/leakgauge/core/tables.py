@@ -226,6 +226,22 @@ class Table:
         ]
         return torch.tensor(rounded, dtype=torch.float64)
 
+    def draw(self, n: int, rng: torch.Generator) -> Tensor:
+        """Rows (n, columns) that anyone could draw who knows how the columns are scaled: numbers from a normal distribution of that mean
+        and std (evenly within their bounds if the mean is not within them), categories as often as their means say (else evenly)."""
+        cells: list[Tensor] = []
+        for column in self.columns:
+            if isinstance(column, Number):
+                inside = column.low <= column.mean <= column.high
+                drawn = column.mean + column.std * torch.randn(n, generator=rng, dtype=torch.float64)
+                even = column.low + (column.high - column.low) * torch.rand(n, generator=rng, dtype=torch.float64)
+                value = drawn.clamp(column.low, column.high) if inside else even
+                cells.append(value.round() if column.whole else value)
+            else:
+                shares = torch.tensor(column.mean or (1.0,) * column.width, dtype=torch.float64).clamp_min(1e-12)
+                cells.append(torch.multinomial(shares, n, replacement=True, generator=rng).double())
+        return torch.stack(cells, -1)
+
     def start(self, n: int, rng: torch.Generator) -> Tensor:
         """Free numbers drawn uniformly from [-1, 1] and relaxed, in model space: no column prefers a value."""
         return self.relax(2 * torch.rand(n, *self.shape, generator=rng) - 1)
