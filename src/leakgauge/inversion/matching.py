@@ -23,17 +23,17 @@ from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
 from leakgauge.inversion.defended import useful
 from leakgauge.inversion.draws import Draws
+from leakgauge.inversion.free_targets import free_targets, of_no_classes
 from leakgauge.inversion.known_targets import has_structured_targets, with_known_targets
 from leakgauge.inversion.labels import (
     CloudPrediction,
     Joint,
     LabelRule,
     batch_size,
-    class_count,
     infer_labels,
     read_class_labels,
 )
-from leakgauge.inversion.output_gradient import OutputGradient, along_output, output_gradient
+from leakgauge.inversion.output_gradient import OutputGradient, along_output, output_gradient, read_targets
 from leakgauge.inversion.search import Problem, Search, require_finite
 from leakgauge.inversion.solvers import Descent, Moving, Solver
 from leakgauge.inversion.starts import FromSpace, Given, NearTruth, Revealed, Start
@@ -189,7 +189,10 @@ class Matching:
         followed = along_output(victim, seen) if self.along else None
         if followed is not None:
             attack = replace(self, along=False, labels=OutputGradient())
-            return [_add_notes(one, ALONG) for one in attack.many(followed, seen, seed=seed)]
+            made = [_add_notes(one, ALONG) for one in attack.many(followed, seen, seed=seed)]
+            if of_no_classes(victim) is None:
+                return made
+            return [replace(one, y=read_targets(victim, own, one.x)) for one, own in zip(made, seen, strict=True)]
         rows = _rows(self, victim, seen, seed)
         found: list[_Found] = []
         done, chunk = 0, len(rows.x)
@@ -288,7 +291,8 @@ class Matching:
         require_finite(losses)
         chosen = own.start + int(losses.argmin())
         if found.logits is not None:
-            labels = found.logits[chosen].argmax(-1)
+            assert rows.problem.free is not None
+            labels = rows.problem.free.found(found.logits[chosen])
         else:
             assert rows.problem.labels is not None
             labels = rows.problem.found_labels()[chosen]
@@ -346,17 +350,20 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
     labels: list[Tensor | None] = []
     accuracy: list[float | None] = []
     logits: list[Tensor] = []
+    free, other = None, of_no_classes(victim)
     for one in seen:
         # seeded for each observation, so its result does not depend on the others
         rng = torch.Generator().manual_seed(seed)
         size = batch_size(one)
         starts.append(attack.start(victim.space, one, attack.restarts, size, rng=rng))
         # after the start, which must not depend on the observation
-        known = read_class_labels(attack.labels, victim, one, rng=rng)
+        classless = other is not None and one.labels is None
+        known = read_class_labels(Joint() if classless else attack.labels, victim, one, rng=rng)
         labels += [known.labels] * attack.restarts
         accuracy.append(known.accuracy)
         if known.labels is None:
-            logits.append(torch.randn(attack.restarts, size, class_count(victim), generator=rng))
+            free = other or free_targets(victim)
+            logits.append(torch.randn(attack.restarts, size, *free.shape, generator=rng))
     if logits and len(logits) < len(seen):
         raise BadInput("labels can only be read for some of these observations; attack them one by one")
     device = victim.device
@@ -374,6 +381,7 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
         precision=attack.precision,
         draws=Draws.of(attack.restarts, observations=len(seen), seed=seed),
         defenses=useful(seen[0].defenses),
+        free=free,
     )
     return _Rows(
         problem,

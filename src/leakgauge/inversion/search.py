@@ -25,6 +25,7 @@ from leakgauge.engine import (
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.defended import FIRST, DefendedReplay, WeighedReplay, precision, trust
 from leakgauge.inversion.draws import Draws
+from leakgauge.inversion.free_targets import FreeTargets
 from leakgauge.inversion.terms import Candidate, Term
 
 Rows = slice | Tensor
@@ -56,6 +57,8 @@ class Problem:
     draws: Draws
     defenses: tuple[Explains, ...] = ()
     """Those that the adversary knows and compares through."""
+    free: FreeTargets | None = None
+    """How targets that are optimised follow from free numbers."""
 
     def take(self, rows: Rows) -> Problem:
         labels = None if self.labels is None else self.labels[rows]
@@ -73,7 +76,8 @@ class Problem:
 
     def targets(self, logits: Tensor | None, rows: Rows) -> Tensor:
         if logits is not None:
-            return logits.softmax(-1)
+            assert self.free is not None
+            return self.free(logits)
         assert self.labels is not None
         return self.labels[rows]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -176,8 +176,6 @@ def _row(
         "reidentified": _score(100 * max(named) if named else None, 0),
         "accuracy": _score(risk.get("accuracy"), 3),
         "attribute": _score(risk.get("attribute_auc"), 2),
-        "attribute_interval": _interval(risk, "attribute", 2),
-        "within": _score(risk.get("within"), 2),
         "rank": _score(risk.get("effective_rank"), 0),
         "strip": _strip(cut, plan, best, folder),
         "source": cut_anchor(cut.number) if own else "",
@@ -193,11 +191,6 @@ def _strip(cut: Cut, plan: ScanPlan, best: CutRecord | None, folder: Path) -> di
     count = min(plan.shown, int(best.risk.get("tested") or plan.shown))
     shown = pictures(folder, best.picture, count=count, at_most=count)[0]
     return {"picture": shown, "by": best.effort, "fvu": fvu, "alt": alt}
-
-
-def _interval(risk: Mapping[str, Any], name: str, places: int) -> str:
-    low, high = risk.get(f"{name}_low"), risk.get(f"{name}_high")
-    return "" if low is None or high is None else f"{number(low, places)} to {number(high, places)}"
 
 
 def _fvu(record: CutRecord | None) -> float | None:
