@@ -15,6 +15,7 @@ from leakgauge.errors import BadInput
 from leakgauge.measures.membership import auc, auc_interval
 from leakgauge.measures.sketch import SignBucket
 from leakgauge.models.seeded import seeded
+from leakgauge.monitor import Monitor
 from leakgauge.monitor.properties import Share, _batch, mean_inputs, property_leakage, site_leakage
 from leakgauge.monitor.property_counts import fit_counts
 
@@ -220,3 +221,41 @@ def test_sites_that_cannot_be_asked_about_are_refused(given, why):
     x, y, _ = data()
     with pytest.raises(BadInput, match=why):
         site_leakage(victim(), x=x, y=y, **{"channel": Gradient(), **given})
+
+
+def trained_with(has, *, steps=300, planted=True):
+    """A training of which a monitor sees every update, with batches in which the property varies."""
+    rng = torch.Generator().manual_seed(0)
+    x, y, own = data(800, planted=planted)
+    parts = [own.nonzero().flatten(), (~own).nonzero().flatten()]
+    model = victim().model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    monitor = Monitor(every=100, has=has, sketch=SKETCH)
+    for _ in range(steps):
+        those = 2 + 4 * int(torch.randint(2, (1,), generator=rng))
+        drawn = [
+            part[torch.randperm(len(part), generator=rng)[:n]]
+            for part, n in zip(parts, (those, 8 - those), strict=True)
+        ]
+        rows = torch.cat(drawn)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+        monitor.update(x[rows], y[rows], {name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+        optimizer.step()
+    return monitor.compute()
+
+
+def test_the_monitor_has_a_column_for_a_property():
+    found = trained_with(lambda x: x[:, 0, 0, 0] == 1)
+    assert found.told is not None
+    assert found.told.low > 0.5
+    assert found.scalars()["privacy/property/auc"] == found.told.value
+
+
+def test_a_property_that_is_nowhere_in_the_samples_is_not_told():
+    rng = torch.Generator().manual_seed(1)
+    found = trained_with(lambda x: torch.rand(len(x), generator=rng) < 0.5)
+    assert found.told is not None
+    assert found.told.low < 0.5 < found.told.high
+    assert trained_with(None, steps=60).told is None
+    assert trained_with(lambda x: x[:, 0, 0, 0] == 1, steps=30).told is None  # too few steps

@@ -415,6 +415,45 @@ def last_layer(parameters: Signal) -> tuple[str, str] | None:
     return own[-1] if own else None
 
 
+class ShareColumn:
+    """How well a probe of earlier updates of a training tells later ones with more samples of a kind than usual from those with fewer.
+
+    It keeps the last ``steps`` updates as the probes of :func:`property_leakage` see them. The probe is fitted to the first two thirds and
+    asked about the rest; more than usual is above the median of those.
+    """
+
+    def __init__(self, *, seed: int, steps: int = 256) -> None:
+        self._seed, self._steps = seed, steps
+        self._plan: SketchPlan | None = None
+        self._rows: list[tuple[Tensor, Tensor, float]] = []
+
+    def add(self, sketch: Tensor, signal: Signal, share: float) -> None:
+        inputs = mean_inputs(signal)
+        if self._plan is None:
+            shapes = {name: tuple(value.shape) for name, value in inputs.items()}
+            self._plan = SignBucket().plan(shapes or {"": (1,)}, device=sketch.device, seed=self._seed)
+        row = (sketch.flatten().cpu(), self._plan(inputs).flatten().cpu(), share)
+        if all(bool(part.isfinite().all()) for part in row[:2]):
+            self._rows = [*self._rows[1 - self._steps :], row]
+
+    def auc(self) -> Rate | None:
+        """None with too few steps."""
+        count = 2 * len(self._rows) // 3
+        if count < 2 * FEWEST:
+            return None
+        sketches, inputs = torch.stack([row[0] for row in self._rows]), torch.stack([row[1] for row in self._rows])
+        shares = torch.tensor([share for _, _, share in self._rows])
+        more, held = (shares > shares[:count].median()).long(), count // 3
+        if any(part.unique().numel() < 2 for part in more.split([count - held, held, len(more) - count])):
+            return None
+        views = [sketches, inputs, (sketches - sketches[:count].mean(0)).abs()]
+        scores, later = _best_view(views, more[None, :count], held)[0], more[count:] == 1
+        return auc(scores[later], scores[~later])
+
+    def nbytes(self) -> int:
+        return sum(part.nbytes for row in self._rows for part in row[:2])
+
+
 def mean_inputs(signal: Signal) -> dict[str, Tensor]:
     """x̄ = ∂Wᵀ∂b / ‖∂b‖² for every weight with a bias of its own, or with the bias of a normalisation right behind it."""
     found: dict[str, Tensor] = {}
