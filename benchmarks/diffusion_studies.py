@@ -206,14 +206,13 @@ class Scene:
         return torch.cat([decode(_paired(one.x, x)) for one, (_, x, _) in zip(found, self.batches, strict=True)])
 
     def row(self, found: Sequence[Reconstruction], seconds: float) -> dict[str, object]:
-        plain = diffusion()  # with the cosine as objective, along the output's gradient where that can be read
+        plain = Matching(Cosine(), along=True)  # along the output's gradient where that can be read
         pairs = list(zip(found, self.batches, strict=True))
         scores = [score(one, x, y, space=self.victim.space) for one, (_, x, y) in pairs]
         ssims = [s for each in scores for s in each.ssim]
         psnrs = [p for each in scores for p in each.psnr]
         mismatch = [
-            plain.matching.objective_at(self.victim, seen, one.x, y if one.y is None else one.y)
-            for one, (seen, _, y) in pairs
+            plain.objective_at(self.victim, seen, one.x, y if one.y is None else one.y) for one, (seen, _, y) in pairs
         ]
         return {
             **self.facts,
