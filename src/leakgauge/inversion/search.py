@@ -69,9 +69,13 @@ class Problem:
         return replace(self, observed=self.observed.take(rows), labels=labels, draws=self.draws.take(rows))
 
     def found_labels(self) -> Tensor:
-        """The labels (rows, B, …); of gradients at the output (rows, B, C), the class whose score the client's step raises most."""
+        """The labels (rows, B, …); of gradients at the output (rows, B, C + F), the class whose score the client's step raises most."""
         assert self.labels is not None
-        return self.labels.argmin(-1) if isinstance(self.victim.loss, Along) else self.labels
+        loss = self.victim.loss
+        if not isinstance(loss, Along):
+            return self.labels
+        features = int(self.victim.model.get_submodule(loss.head).weight.shape[1])
+        return self.labels[..., : self.labels.shape[-1] - features].argmin(-1)
 
     def classes(self) -> Tensor | None:
         """One class per sample, (rows, B), where these are known."""
@@ -145,11 +149,12 @@ class Search:
         return losses
 
     def objective(self, x: Tensor, logits: Tensor | None, rows: Rows) -> Tensor:
-        replayed = None
+        replayed, targets = None, None
         if self._replay is not None:
-            replayed = self._known(self._of(rows)(x, self.problem.targets(logits, rows)), rows)
+            targets = self.problem.targets(logits, rows)
+            replayed = self._known(self._of(rows)(x, targets), rows)
         group = min(len(x), self.problem.draws.restarts)  # fewer if only some rows are given
-        return self.problem.objective(Candidate(x, self.problem.victim, replayed, group)).float()
+        return self.problem.objective(Candidate(x, self.problem.victim, replayed, group, targets)).float()
 
     def _weigh(self, x: Tensor, logits: Tensor | None) -> float:
         """How far the bounds are trusted, from the signal of a random image; it is the same for every candidate."""
