@@ -127,8 +127,11 @@ class Monitor:
             self.labels(y)
         self.finish(signal)
 
-    def see(self, x: Tensor, *, repeatable: bool = True) -> None:
-        """The batch of one forward pass; several before a step are parts of one batch."""
+    def see(self, x: Tensor, *, repeatable: bool = True, named: Mapping[str, Any] | None = None) -> bool:
+        """The batch of one forward pass; several before a step are parts of one batch.
+
+        ``named`` is all that the model was given by name, with labels, if it computes its own loss; returns whether the probe took these.
+        """
         if self._differentiated:
             self._differentiated, self._unsure = False, True
             self._features.mark()
@@ -136,8 +139,12 @@ class Monitor:
                 self._prober.mark()
         if is_sampled(self.step + 1):
             self._features.add(x)
-        if self._prober is not None and self._prober.wants(self.step + 1):
-            self._prober.see(x, repeatable=repeatable)
+        if self._prober is None or not self._prober.wants(self.step + 1):
+            return False
+        if named is not None and self._prober.see_named(named):
+            return True
+        self._prober.see(x, repeatable=repeatable)
+        return False
 
     def labels(self, y: Tensor, *, unless_seen: bool = False) -> None:
         """The labels of the forward pass, for the white-box probe, if no hook can see them.

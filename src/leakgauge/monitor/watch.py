@@ -14,6 +14,7 @@ from leakgauge.errors import BadInput
 from leakgauge.errors.checked import checked
 from leakgauge.measures.sketch import Sketch
 from leakgauge.monitor.inputs import batch_of, only_tensor
+from leakgauge.monitor.keywords import LABELS
 from leakgauge.monitor.leakage import View
 from leakgauge.monitor.monitor import Log, Monitor, ScalarWriter
 from leakgauge.monitor.prober import Prober, Samples
@@ -26,9 +27,6 @@ from leakgauge.monitor.views import (
     unwrap,
 )
 from leakgauge.monitor.whitebox import Protection
-
-LABELS = ("labels", "label", "targets", "target")
-"""Keyword arguments of a forward pass that hold labels."""
 
 
 class Scaler(Protocol):
@@ -182,8 +180,9 @@ class _Hooks:
         with self._monitor.guard.around("reading the batch", then=self._monitor.close):
             given = next((kwargs[name] for name in LABELS if isinstance(kwargs.get(name), Tensor)), None)
             rest = {name: value for name, value in kwargs.items() if name not in LABELS}
-            self._monitor.see(batch_of(args, rest), repeatable=only_tensor(args, kwargs))
-            if given is not None:
+            named = None if args or given is None else kwargs
+            packed = self._monitor.see(batch_of(args, rest), repeatable=only_tensor(args, kwargs), named=named)
+            if given is not None and not packed:
                 self._monitor.labels(given)
 
     def _output(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
