@@ -60,7 +60,7 @@ class Guided:
                 "the model draws random numbers in its own forward pass, which cannot be switched off: each replay draws other "
                 "numbers than the client did",
             )
-        attack, note = self.informed(victim, seen, seed)
+        attack, note = self._with_statistics(victim, seen, seed)
         notes += (note,) if note else ()
         found = attack(victim, seen, seed=seed)
         return replace(found, made_by=repr(self), notes=(*found.notes, *notes))
@@ -68,9 +68,9 @@ class Guided:
     def objective_at(self, victim: Victim, seen: Observation, x: Tensor, y: Tensor, /, *, seed: int = 0) -> float:
         """The objective of one candidate, with the statistics that the adversary assumes."""
         steady = without_dropout(victim) if victim.mode == "train" else victim
-        return self.informed(steady, seen, seed)[0].objective_at(steady, seen, x, y, seed=seed)
+        return self._with_statistics(steady, seen, seed)[0].objective_at(steady, seen, x, y, seed=seed)
 
-    def informed(self, victim: Victim, seen: Observation, seed: int) -> tuple[Matching, str]:
+    def _with_statistics(self, victim: Victim, seen: Observation, seed: int) -> tuple[Matching, str]:
         """The plain attack with the statistics' part of the objective, and where these came from."""
         attack = self.matching
         if not self.weight:

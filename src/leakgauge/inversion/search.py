@@ -56,6 +56,10 @@ class Problem:
     draws: Draws
     defenses: tuple[Explains, ...] = ()
     """Those that the adversary knows and compares through."""
+    unknowns: int = 0
+    """Numbers that the client drew for each sample, searched behind the logits of its label (where that is searched too)."""
+    scores: int = 0
+    """Classes, where there are unknown draws."""
 
     def take(self, rows: Rows) -> Problem:
         labels = None if self.labels is None else self.labels[rows]
@@ -71,11 +75,22 @@ class Problem:
         known = None if self.labels is None else self.found_labels()
         return None if known is None or known.is_floating_point() else known
 
+    def soft_labels(self, logits: Tensor) -> Tensor:
+        """Shares of the classes, (…, C), from what is searched beside the samples."""
+        return logits[..., : logits.shape[-1] - self.unknowns].softmax(-1)
+
     def targets(self, logits: Tensor | None, rows: Rows) -> Tensor:
-        if logits is not None:
-            return logits.softmax(-1)
-        assert self.labels is not None
-        return self.labels[rows]
+        """What the channel takes as targets of the rows: their labels, and what the client drew, as far as these are searched."""
+        if logits is None:
+            assert self.labels is not None
+            return self.labels[rows]
+        if not self.unknowns:
+            return self.soft_labels(logits)
+        if self.labels is None:
+            known = self.soft_labels(logits)
+        else:
+            known = torch.nn.functional.one_hot(self.labels[rows], self.scores).to(logits)
+        return torch.cat([known, logits[..., -self.unknowns :]], -1)
 
 
 class Search:
