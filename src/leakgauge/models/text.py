@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from leakgauge.errors import BadInput
 from leakgauge.models.seeded import seeded
-from leakgauge.models.vit import Block, PlainBlock
+from leakgauge.models.vit import MLP, Attention, PlainBlock
 
 
 class TextTransformer(nn.Module):
@@ -62,8 +62,15 @@ class TextTransformer(nn.Module):
         return self.head(tokens[:, 0] if self.first_token else tokens.mean(1))
 
 
-class PostNormBlock(Block):
+class PostNormBlock(nn.Module):
     """Attention and MLP, each with a residual connection and then a normalisation."""
+
+    def __init__(self, *, width: int, heads: int, hidden: int, qkv_bias: bool) -> None:
+        super().__init__()
+        self.attn = Attention(width=width, heads=heads, qkv_bias=qkv_bias)
+        self.norm1 = nn.LayerNorm(width)
+        self.mlp = MLP(width=width, hidden=hidden)
+        self.norm2 = nn.LayerNorm(width)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.norm1(x + self.attn(x))
