@@ -1,7 +1,7 @@
 """The diffusion prior on CIFAR-10: packs the data that must travel, trains the prior, and keeps it in pieces.
 
     python -m benchmarks.diffusion_cifar pack --data ALL --out DIR [--public 18000] [--other 500]
-    python -m benchmarks.diffusion_cifar prior --data DIR --out FOLDER --seconds 225 [--kind half | other]
+    python -m benchmarks.diffusion_cifar prior --data DIR --out FOLDER [--kind all half other --seconds 110 60 60]
     python -m benchmarks.diffusion_cifar prior --out FOLDER --quick         seconds on one core, no data needed: crops of photographs
 
 ``ALL`` holds ``cifar10_train_a.zip``, ``cifar10_test.zip``, ``weights/cifar10_resnet20.safetensors`` and ``…56``, and, for ``--other``,
@@ -22,6 +22,7 @@ import time
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,7 @@ class Drawn:
 
     attacked: tuple[Tensor, Tensor]
     tuned_on: tuple[Tensor, Tensor]
-    pool: Tensor
+    pool: tuple[Tensor, Tensor]
 
 
 def pack(data: Path, out: Path, *, public: int, other: int, weights: bool = True) -> None:
@@ -87,11 +88,13 @@ def drawn(data: Path | None) -> Drawn:
     """The packed test images; without data, crops of photographs, to see the scripts run."""
     if data is None:
         tiles, labels = crops()
-        return Drawn((tiles[:16], labels[:16]), (tiles[16:28], labels[16:28]), tiles[28:60])
+        return Drawn((tiles[:16], labels[:16]), (tiles[16:28], labels[16:28]), (tiles[28:60], labels[28:60]))
     with np.load(data / "drawn.npz", allow_pickle=False) as kept:
-        images = {name: torch.from_numpy(kept[f"{name}_x"]).float() / 255 for name in ("attacked", "tuned_on", "pool")}
-        labels = {name: torch.from_numpy(kept[f"{name}_y"]) for name in ("attacked", "tuned_on")}
-    return Drawn((images["attacked"], labels["attacked"]), (images["tuned_on"], labels["tuned_on"]), images["pool"])
+        found = {
+            name: (torch.from_numpy(kept[f"{name}_x"]).float() / 255, torch.from_numpy(kept[f"{name}_y"]))
+            for name in ("attacked", "tuned_on", "pool")
+        }
+    return Drawn(**found)
 
 
 def crops() -> tuple[Tensor, Tensor]:
@@ -116,42 +119,38 @@ def public(data: Path | None, kind: str) -> tuple[Tensor, Tensor | None]:
     return images[kept], labels[kept]
 
 
-def train(given: argparse.Namespace, device: torch.device) -> Path:
-    """The prior, with as many steps as fit into ``--seconds``; the file it is kept in."""
-    began = time.perf_counter()
-    images, labels = public(given.data, given.kind)
-    images, labels = images.to(device), None if labels is None else labels.to(device)
-    file = given.out / f"prior_{given.kind}.safetensors"
-
-    def fit(steps: int, stop: int | None = None) -> float:
-        started = time.perf_counter()
-        made = fit_diffusion(
-            images, labels=labels, classes=None if labels is None else 10, width=given.width, steps=steps, stop=stop,
+def train(given: argparse.Namespace, device: torch.device) -> None:
+    """The priors, one after another, each with as many steps as fit into its ``--seconds``."""
+    each: float | None = None
+    for kind, seconds in zip(given.kind, given.seconds, strict=True):
+        began = time.perf_counter()
+        images, labels = public(given.data, kind)
+        images, labels = images.to(device), None if labels is None else labels.to(device)
+        file = given.out / f"prior_{kind}.safetensors"
+        fit = partial(
+            fit_diffusion, images, labels=labels, classes=None if labels is None else 10, width=given.width,
             batch=given.training_batch, lr=given.rate, ema=0.9995, mirrored=True, seed=given.seed,
         )  # fmt: skip
-        if stop is None:
-            made.save(file, half=True)
-            asked = None if labels is None else torch.arange(40, device=device) % (5 if given.kind == "half" else 10)
-            pictures = sample(made, 40, labels=asked)
-            np.savez_compressed(file.with_name(f"samples_{given.kind}.npz"), _bytes(pictures))
-            print(made, flush=True)
-        return time.perf_counter() - started
-
-    steps = 10
-    if given.seconds:
-        fit(10**6, 40)  # compiles
-        short, long = fit(10**6, 41), fit(10**6, 241)
-        each = max(1e-4, (long - short) / 200)
-        steps = int((given.seconds - (time.perf_counter() - began) - 8) / each)
-        print(f"{each * 1e3:.1f} ms a step: {steps} steps", flush=True)
-    fit(steps)
-    facts = {"kind": given.kind, "images": len(images), "steps": steps, "batch": given.training_batch}
-    facts |= {"width": given.width, "rate": given.rate, "mirrored": True, "seed": given.seed}
-    facts |= {"seconds": round(time.perf_counter() - began, 1), **machine(device)}
-    file.with_suffix(".json").write_text(json.dumps(facts) + "\n", "utf-8")
-    print(json.dumps(facts), flush=True)
-    in_pieces(file)
-    return file
+        if each is None and not given.quick:
+            fit(steps=10**6, stop=40)  # compiles
+            marks = [time.perf_counter()]
+            for stop in (41, 241):
+                fit(steps=10**6, stop=stop)
+                marks.append(time.perf_counter())
+            each = max(1e-4, (marks[2] - marks[1] - (marks[1] - marks[0])) / 200)
+        steps = 10 if each is None else max(100, int((seconds - (time.perf_counter() - began) - 8) / each))
+        print(f"{kind}: {steps} steps", flush=True)
+        made = fit(steps=steps)
+        made.save(file, half=True)
+        asked = None if labels is None else torch.arange(40, device=device) % (5 if kind == "half" else 10)
+        np.savez_compressed(file.with_name(f"samples_{kind}.npz"), _bytes(sample(made, 40, labels=asked)))
+        facts = {"kind": kind, "images": len(images), "steps": steps, "batch": given.training_batch}
+        facts |= {"width": given.width, "rate": given.rate, "mirrored": True, "seed": given.seed}
+        facts |= {"unexplained": made.trained.unexplained, "copies": made.trained.copies}
+        facts |= {"seconds": round(time.perf_counter() - began, 1), **machine(device)}
+        file.with_suffix(".json").write_text(json.dumps(facts) + "\n", "utf-8")
+        print(json.dumps(facts), flush=True)
+        in_pieces(file)
 
 
 def in_pieces(file: Path) -> None:
@@ -192,10 +191,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--public", type=int, default=18_000, help="training images to pack")
     parser.add_argument("--other", type=int, default=0, help="other photographs to pack")
-    parser.add_argument("--kind", default="all", choices=KINDS, help="what the prior learns from")
+    parser.add_argument("--kind", nargs="+", default=["all"], choices=KINDS, help="what each prior learns from")
     parser.add_argument("--width", type=int, default=160)
     parser.add_argument(
-        "--seconds", type=float, default=225.0, help="for the training of the prior, with reading the images"
+        "--seconds",
+        type=float,
+        nargs="+",
+        default=[225.0],
+        help="for the training of each prior, with reading the images",
     )
     parser.add_argument("--training-batch", type=int, default=512)
     parser.add_argument("--rate", type=float, default=1e-3)
@@ -205,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         pack(given.data, given.out, public=given.public, other=given.other)
         return
     if given.quick:
-        given.data, given.width, given.training_batch, given.seconds = None, 8, 16, 0.0
+        given.data, given.width, given.training_batch, given.seconds = None, 8, 16, [0.0] * len(given.kind)
     elif given.data is None:
         parser.error("give --data DIR, or --quick")
     given.out.mkdir(parents=True, exist_ok=True)

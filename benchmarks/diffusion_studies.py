@@ -1,21 +1,19 @@
 """Attacks with a diffusion prior on CIFAR-10's residual networks, beside attacks without one at equal seconds.
 
     python -m benchmarks.diffusion_studies STUDY [STUDY …] --data DIR --priors FOLDER --out FOLDER [--within 300] [--images 16]
-    python -m benchmarks.diffusion_studies ladder plain-20 train-4 --quick --priors FOLDER --out FOLDER      a minute or two on one core
+    python -m benchmarks.diffusion_studies plain-20 train-4 --quick --priors FOLDER --out FOLDER      a minute or two on one core
     python -m benchmarks.diffusion_studies ranks --data DIR --out FOLDER    ranks of what was found, from the pictures (LPIPS if there)
 
 ``DIR`` and the priors are those of ``benchmarks.diffusion_cifar``. Studies:
 
-    ladder              chooses settings, with and without a prior, on test images that are not reported
-    plain-20 plain-56   one image, eval mode, ResNet-20 or -56: diffusion, its null run, the best attack without a prior
-    groups              chooses again, on eight further images: groups of restarts and longer refinement
-    ours-20 without-56  single rows of the studies above
-    paper-20            the same images by the paper's attack
+    plain-20            one image, eval mode: diffusion, its null run, the best attack without a prior
+    without-56          ResNet-56: the attack without a prior, for the seconds that the other took
+    paper-20            the same images by the paper's attack and by the plain normalised step
     train-4 …           train mode with shared statistics, batches of that size; eval-4 … the same in eval mode
     defenses            ResNet-20, one image: each defense, known to the adversary or not, with and without the prior
-    labels              which labels are read in train mode, and whether the truth fits with them (a CPU does)
+    labels              how many labels are read in small batches (a CPU does)
     null                what images of the prior have in common with the attacked ones, without any signal (a CPU does)
-    half other          ResNet-20, one image: a prior that learned from half of the classes, and from other photographs
+    all half other      ResNet-20, one image: a prior that learned from all classes, from half of them, and from other photographs
 
 Labels are read from the gradient, or given with ``--labels``. Every row has SSIM, PSNR, 1 − cos at what was found, seconds and, for
 images that were not found, why (``cause``). A study that fails is named in a row, the others go on, and the exit status is 1.
@@ -24,6 +22,7 @@ images that were not found, why (``cause``). A study that fails is named in a ro
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import statistics
@@ -33,15 +32,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.diffusion_cifar import drawn, joined, machine
-from leakgauge.attacks import diffusion, diffusion_guided, inverting_gradients
+from benchmarks.diffusion_cifar import KINDS, drawn, joined, machine
+from leakgauge.attacks import diffusion, diffusion_guided, falling_variation, inverting_gradients
 from leakgauge.attacks.diffusion import Learning, WithDiffusion
+from leakgauge.attacks.falling_variation import SMOOTHER
 from leakgauge.audit.cause import Client, explain
 from leakgauge.audit.scoring import ALIKE, score
 from leakgauge.channels import DPSGD, Gradient
@@ -60,8 +59,20 @@ from leakgauge.core import (
 )
 from leakgauge.defenses import GaussianNoise, Prune, Quantize, Withhold
 from leakgauge.errors import Inapplicable
-from leakgauge.inversion import Annealing, Guided, Matching, Strongest, infer_labels
-from leakgauge.inversion.labels import class_labels
+from leakgauge.inversion import (
+    Annealing,
+    Cosine,
+    FixedLength,
+    Guided,
+    Matching,
+    Sampling,
+    Staged,
+    Strongest,
+    TotalVariation,
+    infer_labels,
+)
+from leakgauge.inversion.labels import ExpectedCounts, class_labels
+from leakgauge.inversion.output_gradient import samples_at_head
 from leakgauge.measures.image import ssim
 from leakgauge.measures.lpips import load_lpips
 from leakgauge.measures.reidentification import normalised_correlation, rank
@@ -85,59 +96,48 @@ of the attacked images have gradients between 1e-6 and 1e-3."""
 
 @dataclass(frozen=True)
 class Setting:
-    """How :func:`diffusion` searches: ``rounds`` noise levels with ``moves`` moves each, then ``refine`` steps on pixels."""
+    """How :func:`diffusion` searches: ``rounds`` noise levels with ``moves`` moves each, then ``refine`` steps on pixels, as earlier runs
+    chose on images that are not reported."""
 
     rounds: int = 10
     moves: int = 50
     reach: float = 0.1
     select: float = 0.5
-    refine: int = 0
-    inside: bool = False
+    refine: int = 1000
     group: int = 8
-    restarts: int = 32
+    restarts: int = 16
     statistics: float = 0.1
-
-    def with_restarts(self, restarts: int) -> Setting:
-        """So many, or fewer where the ladder has more than 500 moves, so that the seconds stay the same; at most 1,000 steps refine."""
-        few = min(self.refine, 1000)
-        return replace(self, refine=few, restarts=min(restarts, max(4, restarts * 500 // (self.rounds * self.moves))))
 
     def attack(self, prior: Path) -> WithDiffusion:
         plain = diffusion()
-        ladder: dict[str, Any] = {
-            "rounds": self.rounds,
-            "moves": self.moves,
-            "reach": self.reach,
-            "select": self.select,
-        }
-        solver = Annealing(**ladder, refine=self.refine, inside=self.inside, group=self.group)
+        solver = Annealing(
+            rounds=self.rounds, moves=self.moves, reach=self.reach, select=self.select, refine=self.refine, group=self.group
+        )  # fmt: skip
         matching = replace(plain.matching, solver=solver, restarts=self.restarts)
         return replace(plain, matching=matching, learning=Learning(str(prior)), statistics=self.statistics)
 
 
 @dataclass(frozen=True)
 class Plain:
-    """How :func:`inverting_gradients` searches; ``along`` the output's gradient where that can be read."""
+    """The best attack without a prior: :func:`falling_variation`; in train mode :func:`inverting_gradients` with the shared statistics."""
 
     tv: float = 0.01
-    along: bool = False
+    restarts: int = 2
     statistics: float = 0.1
 
-    def attack(self, steps: int, restarts: int, mode: str) -> Matching | Guided:
-        matching = inverting_gradients(tv=self.tv, steps=steps, restarts=restarts, along=self.along)
-        return matching if mode == "eval" else Guided(matching, Strongest(), self.statistics)
-
-
-LADDER: tuple[dict[str, float], ...] = (
-    {},
-    {"refine": 400},
-    {"refine": 400, "inside": True},
-    {"refine": 1500},
-    {"moves": 100},
-    {"rounds": 20},
-)
-"""Changes of :class:`Setting` that are tried, with as many replays of candidates in all before refining."""
-PLAINS = tuple(Plain(tv, along) for along in (False, True) for tv in (0.1, 0.01, 0.001))
+    def attack(self, steps: int, mode: str) -> Staged | Guided:
+        if mode == "eval":  # with the plain cosine, which takes a tenth of the time on a GPU
+            falling = falling_variation(tv=self.tv, steps=steps, restarts=self.restarts)
+            weights = [multiple * self.tv for multiple in SMOOTHER][-len(falling.stages) :]
+            return replace(
+                falling,
+                stages=tuple(
+                    replace(stage, objective=Cosine() + weight * TotalVariation())
+                    for stage, weight in zip(falling.stages, weights, strict=True)
+                ),
+            )
+        matching = inverting_gradients(tv=0.1, steps=steps, restarts=self.restarts, along=True)
+        return Guided(matching, Strongest(), self.statistics)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +187,9 @@ class Scene:
         }
         return cls(victim, batches, {**facts, "defense": defense, "defense_known": known})
 
-    def attacked(self, attack: WithDiffusion | Matching | Guided, seed: int) -> tuple[list[Reconstruction], float]:
+    def attacked(
+        self, attack: WithDiffusion | Matching | Staged | Guided, seed: int
+    ) -> tuple[list[Reconstruction], float]:
         """What the attack makes of every batch, all at once where it can, and the seconds it took."""
         began = time.perf_counter()
         if isinstance(attack, Guided):
@@ -228,7 +230,7 @@ class Scene:
 
     def causes(
         self,
-        attack: WithDiffusion | Matching | Guided,
+        attack: WithDiffusion | Matching | Staged | Guided,
         found: Sequence[Reconstruction],
         nothing: Sequence[Reconstruction],
     ) -> dict[str, int]:
@@ -273,27 +275,10 @@ class Run:
     def prior(self, kind: str = "all") -> Path:
         return joined(self.given.priors, kind, self.given.out)
 
-    def chosen(self) -> tuple[Setting, Plain]:
-        """Those that the ladder chose, in this call or an earlier one; else the defaults."""
-        setting, plain = Setting(), Plain(along=True)
-        for folder in (self.given.out, self.given.priors):
-            if (folder / "chosen.json").is_file():
-                kept = json.loads((folder / "chosen.json").read_text())
-                setting, plain = Setting(**kept["diffusion"]), Plain(**kept["plain"])
-                break
-        return self.small(setting), plain
-
-    def choose(self, setting: Setting, plain: Plain) -> None:
-        chosen = {"diffusion": asdict(setting), "plain": asdict(plain)}
-        (self.given.out / "chosen.json").write_text(json.dumps(chosen) + "\n")
-        print("chosen:", json.dumps(chosen), flush=True)
-
-    def small(self, setting: Setting) -> Setting:
-        return (
-            replace(setting, rounds=2, moves=2, restarts=2, refine=min(2, setting.refine))
-            if self.given.quick
-            else setting
-        )
+    def setting(self, restarts: int) -> Setting:
+        if self.given.quick:
+            return Setting(rounds=2, moves=2, restarts=4, refine=2)
+        return Setting(restarts=restarts)
 
     def steps(self, steps: int) -> int:
         return 4 if self.given.quick else steps
@@ -317,85 +302,38 @@ class Run:
             np.savez_compressed(out / "part.npz", allow_pickle=False, **self.pictures)
             (out / "part.npz").replace(file)
 
-    def compared(self, study: str, scene: Scene, kind: str = "all", *, restarts: int = 32) -> None:
+    def compared(self, study: str, scene: Scene, kind: str = "all", *, restarts: int = 16) -> None:
         """The prior's attack with its null run, and the best attack without a prior given the same seconds."""
-        setting, plain = self.chosen()
-        setting = setting if self.given.quick else setting.with_restarts(restarts)
-        ours, seed, mode = setting.attack(self.prior(kind)), self.given.seed, str(scene.facts["mode"])
+        setting = self.setting(restarts)
+        ours, seed = setting.attack(self.prior(kind)), self.given.seed
         facts: dict[str, object] = {"prior": kind, "setting": asdict(setting)}
         found, seconds = scene.attacked(ours, seed)
         self.add(study, "diffusion", {**scene.row(found, seconds), **facts}, scene.images(found))
         nothing, took = scene.attacked(ours.blind(), seed)
+        causes = scene.causes(ours, found, nothing)
         self.add(study, "prior alone", {**scene.row(nothing, took), **facts}, scene.images(nothing))
-        self.add(
-            study, "diffusion, causes", {**scene.facts, "prior": kind, "causes": scene.causes(ours, found, nothing)}
-        )
-        if kind == "all":
-            self.without_prior(study, scene, plain, seconds, mode)
+        self.add(study, "diffusion, causes", {**scene.facts, "prior": kind, "causes": causes})
+        if kind == "all" and not self.late:
+            self.without_prior(study, scene, seconds)
 
-    def without_prior(self, study: str, scene: Scene, plain: Plain, seconds: float, mode: str) -> None:
-        restarts, tried = (2, 4) if self.given.quick else (8, 60)
-        first = scene.attacked(plain.attack(2, restarts, mode), self.given.seed)[
-            1
-        ]  # recording costs as much as some steps
-        short = scene.attacked(plain.attack(tried, restarts, mode), self.given.seed)[1]
-        each = max(1e-4, (short - first) / (tried - 2))
+    def without_prior(self, study: str, scene: Scene, seconds: float) -> None:
+        plain, tried, mode = Plain(), 4 if self.given.quick else 80, str(scene.facts["mode"])
+        first = scene.attacked(plain.attack(4, mode), self.given.seed)[1]  # recording costs as much as some steps
+        short = scene.attacked(plain.attack(tried, mode), self.given.seed)[1]
+        each = max(1e-4, (short - first) / max(1, tried - 4))
         steps = self.steps(max(tried, min(20_000, int((seconds - first) / each))))
-        attack = plain.attack(steps, restarts, mode)
+        attack = plain.attack(steps, mode)
         found, took = scene.attacked(attack, self.given.seed)
-        facts: dict[str, object] = {"setting": {**asdict(plain), "steps": steps, "restarts": restarts}}
-        self.add(study, "inverting_gradients", {**scene.row(found, took), **facts}, scene.images(found))
-        nothing = scene.attacked(attack.blind(), self.given.seed)[0] if steps < 500 else None
-        if nothing is not None:
-            causes = scene.causes(attack, found, nothing)
-            self.add(study, "inverting_gradients, causes", {**scene.facts, "causes": causes})
-
-
-def ladder(run: Run) -> None:
-    """The settings with the highest mean SSIM on images that are not reported."""
-    scene, prior = Scene.of(run, 20, 8, tuning=True), run.prior()
-    best, plain, heights = Setting(), PLAINS[0], [-1.0, -1.0]
-    for change in LADDER:
-        setting = run.small(replace(Setting(), **change).with_restarts(16))
-        found, seconds = scene.attacked(setting.attack(prior), run.given.seed)
-        row = scene.row(found, seconds)
-        run.add("ladder", "diffusion", {**row, "setting": asdict(setting)})
-        if float(str(row["ssim"])) > heights[0]:
-            best, heights[0] = setting, float(str(row["ssim"]))
-    for one in PLAINS:
-        found, seconds = scene.attacked(one.attack(run.steps(400), 2 if run.given.quick else 8, "eval"), run.given.seed)
-        row = scene.row(found, seconds)
-        run.add("ladder", "inverting_gradients", {**row, "setting": asdict(one)})
-        if float(str(row["ssim"])) > heights[1]:
-            plain, heights[1] = one, float(str(row["ssim"]))
-    run.choose(best, plain)
-
-
-def groups(run: Run) -> None:
-    """Restarts that compete in one group or in several, and longer refinement, on images that are neither reported nor in the ladder."""
-    scene, prior = Scene.of(run, 20, 8, tuning=True, first=8), run.prior()
-    best, height = run.chosen()[0], -1.0
-    for change in ({"group": 32}, {"group": 8}, {"group": 8, "refine": 4000}):
-        setting = run.small(replace(Setting(refine=1000), **change))
-        found, seconds = scene.attacked(setting.attack(prior), run.given.seed)
-        row = scene.row(found, seconds)
-        run.add("groups", "diffusion", {**row, "setting": asdict(setting)})
-        if float(str(row["ssim"])) > height:
-            best, height = setting, float(str(row["ssim"]))
-    run.choose(best, run.chosen()[1])
-
-
-def ours_20(run: Run) -> None:
-    """The prior's attack alone, again, where the other rows are known."""
-    scene, setting = Scene.of(run, 20, run.given.images), run.chosen()[0]
-    found, seconds = scene.attacked(setting.attack(run.prior()), run.given.seed)
-    run.add("again", "diffusion", {**scene.row(found, seconds), "setting": asdict(setting)}, scene.images(found))
+        name = "falling_variation" if mode == "eval" else "inverting_gradients"
+        facts: dict[str, object] = {"setting": {**asdict(plain), "steps": steps}}
+        self.add(study, name, {**scene.row(found, took), **facts}, scene.images(found))
+        nothing = scene.attacked(plain.attack(min(steps, 40), mode).blind(), self.given.seed)[0]
+        self.add(study, f"{name}, causes", {**scene.facts, "causes": scene.causes(attack, found, nothing)})
 
 
 def without_56(run: Run) -> None:
     """The attack without a prior alone, for the seconds that the other took."""
-    plain = run.chosen()[1]
-    run.without_prior("plain", Scene.of(run, 56, run.given.images), plain, 1.0 if run.given.quick else 70.0, "eval")
+    run.without_prior("plain", Scene.of(run, 56, run.given.images), 1.0 if run.given.quick else 70.0)
 
 
 def plain_20(run: Run) -> None:
@@ -403,70 +341,78 @@ def plain_20(run: Run) -> None:
 
 
 def paper_20(run: Run) -> None:
+    """The paper's step, with its authors' mixing and without any, and the plain normalised step along the output's gradient."""
     scene, prior = Scene.of(run, 20, run.given.images), run.prior()
-    for mixing in (0.2, 1.0):
-        guided = diffusion_guided(steps=run.steps(300), restarts=2 if run.given.quick else 16, mixing=mixing)
-        found, took = scene.attacked(replace(guided, learning=Learning(str(prior))), run.given.seed)
-        run.add("plain", f"diffusion_guided, mixing {mixing}", scene.row(found, took), scene.images(found))
-
-
-def plain_56(run: Run) -> None:
-    run.compared("plain", Scene.of(run, 56, run.given.images), restarts=16)
+    steps, restarts = run.steps(300), 2 if run.given.quick else 16
+    attacks = {
+        f"diffusion_guided, mixing {m}": diffusion_guided(steps=steps, restarts=restarts, mixing=m) for m in (0.2, 1.0)
+    }
+    ours = diffusion()
+    fixed = replace(ours.matching, solver=Sampling(guidance=FixedLength(1.0), steps=steps), restarts=restarts)
+    attacks["step of fixed length"] = replace(ours, matching=fixed)
+    for title, attack in attacks.items():
+        found, took = scene.attacked(replace(attack, learning=Learning(str(prior))), run.given.seed)
+        run.add("plain", title, scene.row(found, took), scene.images(found))
 
 
 def batches(mode: str, batch: int) -> Callable[[Run], None]:
     def study(run: Run) -> None:
-        images = batch * (2 if run.given.quick else max(1, run.given.images // batch))
-        run.compared("batches", Scene.of(run, 20, images, mode=mode, batch=batch), restarts=16)
+        images = run.given.images if mode == "eval" else min(run.given.images, 4 if batch == 1 else 16)
+        run.compared("batches", Scene.of(run, 20, max(batch, images), mode=mode, batch=batch), restarts=8)
 
     return study
 
 
-def statistics_weight(run: Run) -> None:
-    """The weight of shared statistics, on images that are not reported."""
-    scene, prior = Scene.of(run, 20, 8, tuning=True, mode="train", batch=4 if not run.given.quick else 2), run.prior()
-    for weight in (0.01, 0.1, 1.0):
-        setting = run.small(replace(run.chosen()[0], statistics=weight).with_restarts(8))
-        found, seconds = scene.attacked(setting.attack(prior), run.given.seed)
-        run.add("statistics", "diffusion", {**scene.row(found, seconds), "setting": asdict(setting)})
-
-
 def defenses(run: Run) -> None:
-    setting, plain = run.chosen()
-    setting = setting if run.given.quick else setting.with_restarts(8)
+    setting = run.setting(8)
     ours = setting.attack(run.prior())
-    for name, (_, changes) in DEFENSES.items():
-        for known in (False, True) if changes and not isinstance(changes[0], GaussianNoise) else (False,):
+    done = ("noise 0.1", "noise 1", "pruned 90 %")  # in earlier rows
+    for known in (False, True):
+        for name, (_, changes) in DEFENSES.items():
+            if name in done or (known and not (changes and isinstance(changes[0], Prune | Quantize))):
+                continue
             if run.late:
                 return
             scene = Scene.of(run, 20, 8, defense=name, known=known)
-            attacks: dict[str, WithDiffusion | Matching | Guided] = {"diffusion": ours}
-            attacks["inverting_gradients"] = plain.attack(run.steps(800), 2 if run.given.quick else 8, "eval")
+            attacks: dict[str, WithDiffusion | Staged | Guided] = {"diffusion": ours}
+            attacks["falling_variation"] = Plain().attack(run.steps(1500), "eval")
             for title, attack in attacks.items():
                 found, seconds = scene.attacked(attack, run.given.seed)
-                run.add(
-                    "defenses", title, {**scene.row(found, seconds), "setting": asdict(setting)}, scene.images(found)
-                )
+                facts = {"setting": asdict(setting)} if title == "diffusion" else {"setting": {"steps": 1500}}
+                run.add("defenses", title, {**scene.row(found, seconds), **facts}, scene.images(found))
 
 
 def prior_of(kind: str) -> Callable[[Run], None]:
     def study(run: Run) -> None:
-        run.compared(f"prior {kind}", Scene.of(run, 20, run.given.images), kind, restarts=16)
+        run.compared(f"prior {kind}", Scene.of(run, 20, run.given.images), kind, restarts=8)
 
     return study
 
 
 def labels(run: Run) -> None:
-    """In train mode, batches of 4: the labels that are read, and 1 − cos of the truth with them, in the order that fits best."""
-    matching = diffusion().matching
-    for tuning in (True, False):
-        scene = Scene.of(run, 20, 4 if run.given.quick else 16, tuning=tuning, mode="train", batch=4)
-        for seen, x, y in scene.batches:
-            read = class_labels(infer_labels(), scene.victim, seen, rng=torch.Generator().manual_seed(0))
-            orders = [] if read is None else sorted(set(itertools.permutations(read.tolist())))
-            fits = [matching.objective_at(scene.victim, seen, x, torch.tensor(order)) for order in orders]
-            row = {"true": sorted(y.tolist()), "read": None if read is None else sorted(read.tolist())}
-            run.add("labels", "truth", {**scene.facts, **row, "mismatch_of_truth": min(fits, default=None)})
+    """Which labels are read: by the expected counts alone, and with the samples told apart, on the images among which others are found."""
+    x, y = run.drawn.pool
+    for depth, mode, size in itertools.product((20, 56), ("train", "eval"), (2, 4)):
+        model, space = run.network(depth)
+        victim = Victim(model.to(run.device), space, mode="train" if mode == "train" else "eval", name=f"resnet{depth}")
+        count, right, apart, visible = 2 if run.given.quick else 40, Counter[str](), 0, 0
+        for begin in range(0, count * size, size):
+            own = y[begin : begin + size].to(run.device)
+            images = victim.to_input(space.encode(x[begin : begin + size]))
+            seen = share(victim, Gradient(), images, own, reveal=(Size(),))
+            for name, rule in (("expected counts", ExpectedCounts()), ("told apart", infer_labels())):
+                read = class_labels(rule, victim, seen, rng=torch.Generator().manual_seed(0))
+                right[f"{name}, labels"] += (
+                    0 if read is None else sum((Counter(read.tolist()) & Counter(own.tolist())).values())
+                )
+                right[f"{name}, batches"] += _same(read, own)
+            with torch.no_grad():
+                certain = victim(images).softmax(1)[torch.arange(size), own]
+            visible += int((certain < 1).sum())
+            with contextlib.suppress(Inapplicable):
+                apart += samples_at_head(victim, seen).seen
+        facts = {"depth": depth, "mode": mode, "batch": size, "batches": count, "of_labels": count * size}
+        run.add("labels", "", {**facts, **right, "below_one": visible, "told_apart": apart})
 
 
 def null(run: Run) -> None:
@@ -518,7 +464,9 @@ def _ranks(run: Run) -> None:
                 if lpips is not None:
                     look = lpips.vectors
                     kinds["lpips"] = lambda a, b, look=look: -torch.cdist(once("l", look, a), once("l", look, b))
-                each = {kind: rank(made, truth, run.drawn.pool, alike=alike).tolist() for kind, alike in kinds.items()}
+                each = {
+                    kind: rank(made, truth, run.drawn.pool[0], alike=alike).tolist() for kind, alike in kinds.items()
+                }
                 first = {kind: sum(r == 1 for r in values) for kind, values in each.items()}
                 lines.append({"pictures": name, "file": file.name, "images": len(made), "rank_1": first, "ranks": each})
                 print(name, first, flush=True)
@@ -526,18 +474,12 @@ def _ranks(run: Run) -> None:
 
 
 STUDIES: dict[str, Callable[[Run], None]] = {
-    "ladder": ladder,
-    "groups": groups,
-    "ours-20": ours_20,
     "without-56": without_56,
     "plain-20": plain_20,
-    "plain-56": plain_56,
     "paper-20": paper_20,
-    "statistics": statistics_weight,
     **{f"{mode}-{batch}": batches(mode, batch) for mode in ("train", "eval") for batch in (1, 4, 8)},
     "defenses": defenses,
-    "half": prior_of("half"),
-    "other": prior_of("other"),
+    **{kind: prior_of(kind) for kind in KINDS},
     "labels": labels,
     "null": null,
     "ranks": _ranks,

@@ -4,7 +4,7 @@
         [--device cuda] [--seconds S] [--out FILE] [--from FILE]
 
 Parts: ``batches`` (1, 4, 8, 16 sentences), ``limit`` (24, about as many tokens as the width), ``lora`` (only adapters of q and v shared,
-made by peft, r = 8, 64, 256, after a step and at the first one), ``coarse`` (gradients in bfloat16 and with Gaussian noise, 1 and 4
+made by peft, r = 8, 64, 256, after a step and at the first one), ``coarse`` (gradients in bfloat16 and with Gaussian noise, 1, 4 and 8
 sentences), ``gpt2`` (GPT-2's layout at width 768, 12 blocks, random weights, two classes; sentences tokenized as above: ``short`` ones of
 at most 12 tokens, as in CoLA, in batches of 4, 16, 64, and any ``reviews`` in batches of 4, 16, 32, 64).
 
@@ -25,6 +25,7 @@ import math
 import random
 import time
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import islice
@@ -74,7 +75,12 @@ def drawn(found: LanguageModel, texts: Sequence[str], size: int, seed: int, *, l
     return list(islice((one for one in shuffled if len(found.tokenizer.encode(one)) <= longest), size))
 
 
-@lru_cache(maxsize=1)
+@cache
+def public_ids(model: str, path: str, length: int, device: str) -> Tensor:
+    return loaded(model, device).ids(sentences(path)[:PUBLIC], length)
+
+
+@lru_cache(maxsize=2)
 def victim_of(
     path: str,
     part: str,
@@ -97,7 +103,7 @@ def victim_of(
         for block in inner.model.layers[:BLOCKS]:
             block.requires_grad_(True)
         return found.victim(length)
-    own = with_lora(on_device(load_language(path), device), rank, seed=seed)
+    own = on_device(with_lora(replace(found, model=deepcopy(found.model)), rank, seed=seed), device)
     adapted = cast(Any, own.model).model
     torch.manual_seed(seed)
     for name, parameter in adapted.named_parameters():
@@ -189,9 +195,9 @@ def cases(part: str, first: int, batches: int) -> Iterator[dict[str, Any]]:
                         {"part": part, "batch": size, "rank": rank, "first_step": step, "seed": seed} for seed in seeds
                     )
     else:
-        for how in ("bfloat16", 1e-4, 1e-3, 1e-2):
-            for size in (1, 4):
-                yield from ({"part": part, "batch": size, "how": how, "seed": seed} for seed in seeds)
+        for seed in seeds:
+            for how in ("bfloat16", 1e-4, 1e-3, 1e-2):
+                yield from ({"part": part, "batch": size, "how": how, "seed": seed} for size in (1, 4, 8))
 
 
 def run(key: dict[str, Any], model: str, path: str, device: str = "cpu") -> dict[str, Any]:
@@ -199,7 +205,7 @@ def run(key: dict[str, Any], model: str, path: str, device: str = "cpu") -> dict
     short = key.get("how") == "short"
     length = SHORT + 2 if short else LENGTH
     ids = found.ids(drawn(found, texts, key["batch"], key["seed"], longest=SHORT if short else None), length)
-    public = found.ids(texts[:PUBLIC], length)
+    public = public_ids(model, path, length, device)
     part = "gpt2" if key["part"] == "gpt2" else ""
     rank, first = key.get("rank", 0), key.get("first_step", False)
     victim = victim_of(model, part, rank, first, length=length, device=device)

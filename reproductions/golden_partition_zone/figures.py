@@ -162,8 +162,7 @@ def curves(rows: list[Row]) -> dict[str, Figure]:
             (
                 *(paper_line(labels, "ir152-curve", labels=labels) for labels in ("one-hot", "LS+", "LS-")),
                 Series("one-hot, residual decoder", {**strong, "part": "ir152-curve"}),
-                paper_line("one-hot, 100 epochs", "ir152-epochs"),
-                paper_line("one-hot, 100 epochs at all blocks", "ir152-curve-100", labels="one-hot"),
+                paper_line("one-hot, 100 epochs", "ir152-curve-100", labels="one-hot"),
             ),
             published=IR152_MSE,
         ),

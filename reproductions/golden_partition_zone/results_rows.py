@@ -68,14 +68,10 @@ def by_block(rows: list[Row], column: str, **wanted: object) -> dict[int, list[f
 def at_hundred_epochs(rows: list[Row], network: str, block: int) -> float | None:
     """The error in the paper's unit of the paper's decoder after 100 epochs, one-hot labels; None if not measured.
 
-    It is in the curve where that has 100 epochs; else for VGG19 in the part ``zone``, for IR-152 in ``ir152-epochs``.
+    It is in the curve where that has 100 epochs; else for VGG19 in the part ``zone``.
     """
     wanted = {"labels": "one-hot", "block": block, "decoder": PAPERS_DECODER, "epochs": 100}
     for part in (f"{network}-curve", f"{network}-curve-100"):
         if in_curve := chosen(rows, "test_mse_paper", part=part, **wanted):
             return in_curve[0]
-    keys = {
-        "vgg19": f"zone/decoder/features.{block - 1}/100/None",
-        "ir152": f"ir152-epochs/cifar10/one-hot/0/{block}/{PAPERS_DECODER}",
-    }
-    return next(iter(chosen(rows, "test_mse_paper", unit=keys[network])), None)
+    return next(iter(chosen(rows, "test_mse_paper", unit=f"zone/decoder/features.{block - 1}/100/None")), None)

@@ -48,6 +48,11 @@ def longer_finals(folder: Path) -> dict[str, Row]:
     return {row["case"]: row for row in parts_of(folder, "control_longer") if row.get("kind") == "final"}
 
 
+def longer_train_mode(folder: Path) -> dict[str, Row]:
+    """Training mode again, by ``train_mode_longer.py``, by unit."""
+    return {row["unit"]: row for row in parts_of(folder, "train_mode_longer") if row.get("kind") == "final"}
+
+
 def longest_batches(folder: Path) -> dict[str, Row]:
     """Fig. 2: of every case the run that was given the most time, by unit."""
     names = sorted(

@@ -211,6 +211,34 @@ def test_the_zone_by_three_ways(scripts, tmp_path):
     assert row["find_zone"]["ratio"] > 10 > row["bisection"]["ratio"]
 
 
+def test_a_decoder_that_cannot_end_in_time_is_given_up_early(scripts, tmp_path, monkeypatch):
+    study, clock = scripts["study"], iter([100.0, *(100.0 + 2.0 * k for k in range(1, 50))])
+    monkeypatch.setattr(study.time, "time", lambda: next(clock))
+    rows = Rows.resume(Options(quick=True, device=CPU, out=tmp_path), "run")
+
+    def ended(deadline):
+        after = study.Study(study.Files(), None, rows, CPU, deadline=deadline).stop_late()
+        for done in range(1, 11):
+            after(done, 10)
+
+    ended(100.0)  # 2 s an epoch: done at 118, within the grace
+    with pytest.raises(study.NoTimeLeft):
+        ended(118.0 - study.GRACE + 15)  # begun at 120, it would end at 138
+    assert next(clock) == 132.0  # given up after the sixth epoch, at 130
+
+
+def test_baselines_are_those_of_the_curve(scripts, tmp_path):
+    rows = Rows.resume(Options(quick=True, device=CPU, out=tmp_path), "run")
+    study = scripts["study"].Study(scripts["study"].Files(), None, rows, CPU)
+    about = {"part": "ir152-curve", "network": "ir152", "block": 40, "test_mse_paper": 0.5, "commit": "abc"}
+    rows.add("ir152-curve/cifar10/one-hot/0/40/deconvolution, paper", {**about, "decoder": "deconvolution, paper"})
+    for _ in range(2):
+        scripts["decoder_tables"]._take_baselines(study, "attention", "cifar10")
+    (taken,) = [row for row in rows.rows if row["part"] == "attention"]
+    facts = ("unit", "decoder", "block", "test_mse_paper", "commit")
+    assert [taken[name] for name in facts] == ["attention/40/baseline", "baseline", 40, 0.5, "abc"]
+
+
 def test_own_data_from_an_npz_at_full_length(scripts, monkeypatch, tmp_path):
     """Everything but the size of the network and the number of epochs is as in the real study."""
     rng = np.random.default_rng(0)
@@ -253,7 +281,7 @@ def test_longer_runs_take_over_whole_parts(tmp_path):
         assert epochs == {"attention": 100, "ir152-curve": 30 if names else 100, "vgg19-curve": 30}
         assert {row["part"] for row in found if row.get("part", "").endswith("-100")} == names
         assert results_rows.at_hundred_epochs(found, "ir152", 49) == pytest.approx(0.0544, abs=1e-4)
-        assert len(claims.claims(found)) == len(claims.claims(short))
+        assert len(claims.claims(found)) == len(claims.claims(results_rows.all_rows()))
     plateau = [row for row in short if row.get("part") == "vgg19-curve" and row["labels"] == "one-hot"]
     (tmp_path / f"{results_rows.PLATEAU}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in plateau))
     found = results_rows.all_rows(tmp_path)

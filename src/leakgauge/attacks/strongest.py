@@ -31,6 +31,8 @@ from leakgauge.channels import ShuffledFedAvg
 from leakgauge.channels.facts import single_client
 from leakgauge.core import (
     Attack,
+    Encodes,
+    HidesDraws,
     Observation,
     PerSample,
     Raced,
@@ -97,6 +99,8 @@ POOLED = 30
 """Least restarts on a table, whose answers are pooled."""
 LEAST_RUNS = 4
 """Searches of a race on updates, one after the other: descents together, two more heats and the one that gets the rest."""
+PLAIN_TV = 0.01
+"""Of the one search where a client's secret draws are searched too: recipes are compared by replays, which need these draws."""
 NEAR = 0.02
 """Step of a search that starts at what a closed form found."""
 
@@ -170,6 +174,9 @@ class Strongest:
             attack = tables(steps=self.steps, restarts=max(POOLED, self.restarts))
             return replace(attack(victim, seen, seed=seed), by=attack)
         batch_size(seen)
+        if isinstance(seen.channel, Encodes) or (isinstance(seen.channel, HidesDraws) and seen.channel.unknowns):
+            attack = inverting_gradients(tv=PLAIN_TV, steps=self.steps, restarts=self.restarts)
+            return replace(attack(victim, seen, seed=seed), by=attack)
         if too_narrow(victim):
             victim, (seen,) = widen(victim, [seen])
         race = _Race(victim, seen, seed, self.steps)

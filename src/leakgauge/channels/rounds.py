@@ -11,16 +11,7 @@ from torch import Tensor, nn
 
 from leakgauge.channels.facts import is_gradient, is_weight_update, optimizer_of, reseed
 from leakgauge.channels.optimizers import SGD
-from leakgauge.core import (
-    Assumption,
-    Channel,
-    Loss,
-    Observation,
-    Sent,
-    Targets,
-    Victim,
-    share,
-)
+from leakgauge.core import Assumption, Channel, Loss, Observation, Sent, Targets, Victim, share
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.randomness import own_stream
 from leakgauge.core.running import deep_copy

@@ -14,7 +14,18 @@ from torch import Tensor
 from leakgauge.channels.dropout import dropping_layers
 from leakgauge.channels.facts import smooth
 from leakgauge.channels.twice import explaining_once_only, twins_taken
-from leakgauge.core import Observation, PerSample, Reconstruction, Signal, Tokens, Trace, Use, Victim
+from leakgauge.core import (
+    Encodes,
+    HidesDraws,
+    Observation,
+    PerSample,
+    Reconstruction,
+    Signal,
+    Tokens,
+    Trace,
+    Use,
+    Victim,
+)
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import Exact, Observed, Precision
@@ -23,6 +34,7 @@ from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
 from leakgauge.inversion.defended import useful
 from leakgauge.inversion.draws import Draws
+from leakgauge.inversion.encoded import through_encodings
 from leakgauge.inversion.free_targets import free_targets, of_no_classes
 from leakgauge.inversion.known_targets import has_structured_targets, with_known_targets
 from leakgauge.inversion.labels import (
@@ -30,10 +42,17 @@ from leakgauge.inversion.labels import (
     Joint,
     LabelRule,
     batch_size,
+    class_count,
     infer_labels,
     read_class_labels,
 )
-from leakgauge.inversion.output_gradient import OutputGradient, along_output, output_gradient, read_targets
+from leakgauge.inversion.output_gradient import (
+    OutputGradient,
+    along_output,
+    order_at_head,
+    output_gradients,
+    read_targets,
+)
 from leakgauge.inversion.search import Problem, Search, require_finite
 from leakgauge.inversion.solvers import Descent, Moving, Solver
 from leakgauge.inversion.starts import FromSpace, Given, NearTruth, Revealed, Start
@@ -186,9 +205,12 @@ class Matching:
             raise BadInput("successive halving compares the restarts of one observation; attack several one by one")
         if too_narrow(victim):
             return [_add_notes(one) for one in self.many(*widen(victim, seen), seed=seed)]
+        if any(isinstance(one.channel, Encodes) for one in seen):
+            attack = replace(self, objective=Sum(tuple(p for p in self.objective.parts() if p[1].reads_signal)))
+            return [through_encodings(attack, victim, one, seed=seed) for one in seen]
         followed = along_output(victim, seen) if self.along else None
         if followed is not None:
-            attack = replace(self, along=False, labels=OutputGradient())
+            attack = replace(self, along=False, labels=OutputGradient(victim.loss))
             made = [_add_notes(one, ALONG) for one in attack.many(followed, seen, seed=seed)]
             if of_no_classes(victim) is None:
                 return made
@@ -220,8 +242,9 @@ class Matching:
             victim, (seen,) = widen(victim, [seen])
         followed = along_output(victim, [seen]) if self.along else None
         if followed is not None:
-            y = output_gradient(victim, seen)[None]
-            return replace(self, along=False).objective_at(followed, seen, x, y, seed=seed)
+            along, d = replace(self, along=False), output_gradients(victim, seen)
+            orders = (slice(None), order_at_head(victim, seen, x)) if len(x) > 1 else (slice(None),)
+            return min(along.objective_at(followed, seen, x[order], d, seed=seed) for order in orders)
         single = replace(self, restarts=1, start=Given(_tensor(x)))
         rows = _rows(single, victim, [replace(seen, labels=y)], seed)
         with torch.no_grad(), private_randomness(seed, victim.device):
@@ -290,11 +313,10 @@ class Matching:
         losses = found.losses[own].cpu()
         require_finite(losses)
         chosen = own.start + int(losses.argmin())
-        if found.logits is not None:
-            assert rows.problem.free is not None
-            labels = rows.problem.free.found(found.logits[chosen])
+        if rows.problem.labels is None:
+            assert found.logits is not None
+            labels = rows.problem.free_targets(found.logits[chosen])
         else:
-            assert rows.problem.labels is not None
             labels = rows.problem.found_labels()[chosen]
         trace = replace(found.trace, losses=found.trace.losses[:, own], snapshots=found.trace.snapshots[chosen])
         return Reconstruction(
@@ -344,6 +366,7 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
             "alone; use fewer restarts"
         )
     channel = seen[0].channel
+    unknowns = channel.unknowns if isinstance(channel, HidesDraws) else 0
     like = channel.like(victim, batch_size(seen[0])) if isinstance(channel, PerSample) else None
     observed = [Observed.check(one.signal, victim, like) for one in seen]
     starts: list[Tensor] = []
@@ -363,8 +386,10 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
         accuracy.append(known.accuracy)
         if known.labels is None:
             free = other or free_targets(victim)
-            logits.append(torch.randn(attack.restarts, size, *free.shape, generator=rng))
-    if logits and len(logits) < len(seen):
+        shape = free.shape if free is not None and not unknowns else ((free.shape[0] if free else 0) + unknowns,)
+        if free is not None or unknowns:
+            logits.append(torch.randn(attack.restarts, size, *shape, generator=rng))
+    if logits and (len(logits) < len(seen) or len({one.shape[-1] for one in logits}) > 1):
         raise BadInput("labels can only be read for some of these observations; attack them one by one")
     device = victim.device
     known_labels = [label.to(device) for label in labels if label is not None]
@@ -382,6 +407,8 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
         draws=Draws.of(attack.restarts, observations=len(seen), seed=seed),
         defenses=useful(seen[0].defenses),
         free=free,
+        unknowns=unknowns,
+        scores=class_count(victim) if unknowns else 0,
     )
     return _Rows(
         problem,

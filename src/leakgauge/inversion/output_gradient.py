@@ -1,7 +1,8 @@
-"""The gradient at the model's output, read from the head's bias: an attack that knows it need not replay the loss."""
+"""The gradient at the model's output, read from the head: an attack that knows it need not replay the loss."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,25 +12,91 @@ from torch import Tensor, nn
 from leakgauge.channels.dpsgd import DPSGD
 from leakgauge.channels.facts import is_gradient
 from leakgauge.channels.output import Along
-from leakgauge.core import Observation, Victim
+from leakgauge.core import Loss, Observation, Victim
 from leakgauge.core.randomness import private_randomness
+from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
 from leakgauge.families import find_roles
+from leakgauge.inversion.cross_entropy import is_cross_entropy
 from leakgauge.inversion.defended import useful
+from leakgauge.inversion.head_samples import HeadSamples, tell_apart
 
 
 @dataclass(frozen=True)
 class OutputGradient:
-    """A rule for labels that gives d = ∂loss/∂z at the output z = W h + b of one sample: ∂loss/∂b = d, scaled to length 1.
+    """A rule for labels that gives d = ∂loss/∂z (B, C) at the output z = W h + b, scaled to length 1, even where labels are revealed.
 
-    It does so even where labels are revealed.
+    For one sample ∂loss/∂b = d. A small batch is told apart (:mod:`leakgauge.inversion.head_samples`), in an order of its own.
 
     With :class:`~leakgauge.channels.output.Along` in place of the loss, the replay of the truth then points where the observed gradient
     does, even where the network is so sure of its class that p − y is rounded: the client's own rounding is in d.
     """
 
+    loss: Loss | None = None
+    """The client's, where the victim has another one."""
+
     def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor:
+        return output_gradients(victim if self.loss is None else replace(victim, loss=self.loss), seen)
+
+
+def output_gradients(victim: Victim, seen: Observation) -> Tensor:
+    """d (B, C) of length 1; ``Inapplicable`` where it cannot be read."""
+    if seen.size == 1:
         return output_gradient(victim, seen)[None]
+    found = samples_at_head(victim, seen).outputs
+    scaled = found / found.abs().max()
+    return (scaled / scaled.norm()).float().to(victim.device)
+
+
+def samples_at_head(victim: Victim, seen: Observation) -> HeadSamples:
+    """The samples of a small batch, told apart by the gradient of the head. What was found last is kept."""
+    if seen.size is None or not is_gradient(seen.channel, victim.mode) or not is_cross_entropy(victim.loss):
+        raise Inapplicable("samples are told apart in the plain gradient of cross entropy, for a known batch size")
+    name = _last_layer(victim)
+    layer, parts = victim.model.get_submodule(name), (f"{name}.weight", f"{name}.bias")
+    missing = [part for part in parts if part not in seen.signal]
+    if missing or not isinstance(layer, nn.Linear):
+        raise Inapplicable(f"not shared: {missing[0] if missing else name}")
+    weight, bias = (seen.signal[part].detach().double().cpu() for part in parts)
+    slope = torch.cat((weight, bias[:, None]), 1)
+    adds = isinstance(victim.loss, nn.CrossEntropyLoss) and victim.loss.reduction == "sum"
+    head = torch.cat((layer.weight.detach(), layer.bias.detach()[:, None]), 1).double().cpu()
+    key = hashlib.sha256(torch.cat((slope, head)).numpy().tobytes() + bytes([seen.size % 256])).hexdigest()
+    if key not in _KEPT:
+        while len(_KEPT) >= KEPT:
+            _KEPT.pop(next(iter(_KEPT)))
+        try:
+            likely = _features(victim, name, victim.space.start(STARTING, torch.Generator().manual_seed(0)))
+            likely = torch.cat((likely, likely.new_ones(len(likely), 1)), 1)
+            _KEPT[key] = tell_apart(slope / (seen.size if adds else 1), head, likely, size=seen.size)
+        except Inapplicable as reason:
+            _KEPT[key] = str(reason)
+    found = _KEPT[key]
+    if isinstance(found, str):
+        raise Inapplicable(found)
+    return found
+
+
+def order_at_head(victim: Victim, seen: Observation, x: Tensor) -> Tensor:
+    """The order of the samples x (B, ...) in which their features are nearest to those that were told apart."""
+    own, found = _features(victim, _last_layer(victim), x), samples_at_head(victim, seen).features
+    from scipy.optimize import linear_sum_assignment  # here, because it takes longer to import than this whole package
+
+    return torch.as_tensor(linear_sum_assignment(torch.cdist(found, own).numpy())[1], device=x.device)
+
+
+def _features(victim: Victim, head: str, x: Tensor) -> Tensor:
+    """What enters the ``head`` for inputs x in model space."""
+    with torch.no_grad(), private_randomness(0, victim.device), capturing(victim.model, (head,)) as ran:
+        victim(victim.to_input(x))
+    return ran[head].double().cpu()
+
+
+_KEPT: dict[str, HeadSamples | str] = {}
+KEPT = 64
+"""Batches of which the samples, or the reason why they cannot be told apart, are kept: every stage of an attack asks again."""
+STARTING = 64
+"""Noise inputs of which the features are where the search for samples starts."""
 
 
 def output_gradient(victim: Victim, seen: Observation) -> Tensor:
@@ -56,6 +123,8 @@ def read_targets(victim: Victim, seen: Observation, x: Tensor) -> Tensor | None:
     The gradient of a squared error or a binary cross entropy is affine in the targets, g(y) = g(0) + J y, so y is the solution of a linear
     system: y = z − K/2 · ∂b for the mean squared error of K outputs, y = σ(z) − K · ∂b for the binary cross entropy.
     """
+    if seen.size != 1:
+        return None
     with torch.no_grad(), private_randomness(0, victim.device):
         output = victim(x)
     sent = seen.signal[f"{_last_layer(victim)}.bias"].to(output)
@@ -114,7 +183,7 @@ def along_output(victim: Victim, seen: Sequence[Observation]) -> Victim | None:
         return None
     try:
         for one in seen:
-            output_gradient(victim, one)
+            output_gradients(victim, one)
     except Inapplicable:
         return None
     return replace(victim, loss=Along())

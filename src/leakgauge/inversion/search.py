@@ -59,6 +59,10 @@ class Problem:
     """Those that the adversary knows and compares through."""
     free: FreeTargets | None = None
     """How targets that are optimised follow from free numbers."""
+    unknowns: int = 0
+    """Numbers that the client drew for each sample, searched behind the logits of its label (where that is searched too)."""
+    scores: int = 0
+    """Classes, where there are unknown draws."""
 
     def take(self, rows: Rows) -> Problem:
         labels = None if self.labels is None else self.labels[rows]
@@ -74,12 +78,31 @@ class Problem:
         known = None if self.labels is None else self.found_labels()
         return None if known is None or known.is_floating_point() else known
 
+    def soft_targets(self, logits: Tensor) -> Tensor:
+        """Targets, such as shares of the classes (…, C), from what is searched beside the samples."""
+        assert self.free is not None
+        return self.free(self._without_draws(logits))
+
+    def free_targets(self, logits: Tensor) -> Tensor:
+        """The same as a result states them, such as class numbers."""
+        assert self.free is not None
+        return self.free.found(self._without_draws(logits))
+
+    def _without_draws(self, logits: Tensor) -> Tensor:
+        return logits[..., : logits.shape[-1] - self.unknowns] if self.unknowns else logits
+
     def targets(self, logits: Tensor | None, rows: Rows) -> Tensor:
-        if logits is not None:
-            assert self.free is not None
-            return self.free(logits)
-        assert self.labels is not None
-        return self.labels[rows]
+        """What the channel takes as targets of the rows: their labels, and what the client drew, as far as these are searched."""
+        if logits is None:
+            assert self.labels is not None
+            return self.labels[rows]
+        if not self.unknowns:
+            return self.soft_targets(logits)
+        if self.labels is None:
+            known = self.soft_targets(logits)
+        else:
+            known = torch.nn.functional.one_hot(self.labels[rows], self.scores).to(logits)
+        return torch.cat([known, logits[..., -self.unknowns :]], -1)
 
 
 class Search:

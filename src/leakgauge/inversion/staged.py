@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from leakgauge.core import Observation, Reconstruction, Trace, Use, Victim
+from leakgauge.core import Observation, Reconstruction, Space, Trace, Use, Victim
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.errors import BadInput
-from leakgauge.inversion.matching import Matching
+from leakgauge.inversion.matching import Matching, too_narrow
 from leakgauge.inversion.progress import as_part
 from leakgauge.inversion.starts import Given
 
@@ -53,36 +53,46 @@ class Staged:
 
     @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
+        return self.many(victim, [seen], seed=seed)[0]
+
+    def many(self, victim: Victim, seen: Sequence[Observation], /, *, seed: int = 0) -> list[Reconstruction]:
+        """Attacks several observations of one channel in one batch; each result is the same as when attacked alone."""
+        if len(seen) > 1 and too_narrow(victim):  # each is converted to another observation
+            return [one for alone in seen for one in self.many(victim, [alone], seed=seed)]
         found: list[Reconstruction] = []
-        for stage in self.stages:
+        for number, stage in enumerate(self.stages):
+            done = sum(one.solver.steps for one in self.stages[:number])
             if found:
-                stage = replace(stage, start=Given(found[-1].candidates.detach()))
-            done = sum(one.solver.steps for one in self.stages[: len(found)])
+                stage = replace(stage, start=_Ends(tuple(seen), tuple(one.candidates.detach() for one in found)))
             with as_part(done, stage.solver.steps, self.steps):
-                found.append(stage(victim, seen, seed=seed))
-        last = found[-1]
-        return replace(
-            last,
-            made_by=repr(self),
-            seconds=sum(one.seconds for one in found),
-            trace=_joined([one.trace for one in found], [stage.solver.steps for stage in self.stages]),
-        )
+                further = stage.many(victim, seen, seed=seed)
+            found = [_after(old, new, done) for old, new in zip(found, further, strict=True)] if found else further
+        return [replace(one, made_by=repr(self)) for one in found]
 
 
-def _joined(traces: Sequence[Trace], lengths: Sequence[int]) -> Trace:
-    """One course. What ends a stage begins the next one, so it is kept once."""
-    steps: list[int] = []
-    losses: list[Tensor] = []
-    frames: list[int] = []
-    pictures: list[Tensor] = []
-    before = 0
-    for trace, length in zip(traces, lengths, strict=True):
-        final = trace is traces[-1]
-        kept = [i for i, step in enumerate(trace.steps) if final or step < length]
-        shown = [i for i, step in enumerate(trace.snapshot_steps) if final or step < length]
-        steps += [before + trace.steps[i] for i in kept]
-        frames += [before + trace.snapshot_steps[i] for i in shown]
-        losses.append(trace.losses[kept])
-        pictures.append(trace.snapshots[shown])
-        before += length
-    return Trace(tuple(steps), torch.cat(losses), tuple(frames), torch.cat(pictures))
+def _after(old: Reconstruction, new: Reconstruction, done: int) -> Reconstruction:
+    return replace(new, seconds=old.seconds + new.seconds, trace=_joined(old.trace, new.trace, done))
+
+
+@dataclass(frozen=True, eq=False)
+class _Ends:
+    """Begins the search of each observation at the candidates that were found for it; a single one may be converted on the way."""
+
+    seen: tuple[Observation, ...]
+    found: tuple[Tensor, ...]
+
+    def __call__(self, space: Space, seen: Observation, rows: int, size: int, *, rng: torch.Generator) -> Tensor:
+        number = 0 if len(self.seen) == 1 else next(i for i, one in enumerate(self.seen) if one is seen)
+        return Given(self.found[number])(space, seen, rows, size, rng=rng)
+
+
+def _joined(before: Trace, after: Trace, done: int) -> Trace:
+    """One course. What ends the search of ``done`` steps before begins the next one, so it is kept once."""
+    kept = [i for i, step in enumerate(before.steps) if step < done]
+    shown = [i for i, step in enumerate(before.snapshot_steps) if step < done]
+    return Trace(
+        (*(before.steps[i] for i in kept), *(done + step for step in after.steps)),
+        torch.cat((before.losses[kept], after.losses)),
+        (*(before.snapshot_steps[i] for i in shown), *(done + step for step in after.snapshot_steps)),
+        torch.cat((before.snapshots[shown], after.snapshots)),
+    )

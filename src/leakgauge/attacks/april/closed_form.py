@@ -12,13 +12,7 @@ from torch import Tensor, nn
 
 from leakgauge.attacks.april.identifiability import expected_pixel_error, identifiability
 from leakgauge.attacks.april.patches import Box, PatchGrid, patch_grid, pixels_from_patches
-from leakgauge.attacks.april.ridge import (
-    NoisySystem,
-    error_bound,
-    noise_bound,
-    ridge_from_noise,
-    std_from_outside,
-)
+from leakgauge.attacks.april.ridge import NoisySystem, error_bound, noise_bound, ridge_from_noise, std_from_outside
 from leakgauge.attacks.certificate import certify
 from leakgauge.channels.facts import local_steps, require_gradients
 from leakgauge.channels.gradient import gradient, gradient_at

@@ -162,7 +162,6 @@ def defenses_of(found: Sequence[DefenseRecord]) -> Defenses | Unanswered:
     best = worth_having(found)
     each = {record.key: _defended(number, record, record.key in best) for number, record in enumerate(found, start=1)}
     case = base.trial.case
-    steps = case.options.get("steps")
     rows = tuple(each[record.key] for record in found if record.defenses)
     return Defenses(
         undefended=each[base.key],
@@ -171,7 +170,7 @@ def defenses_of(found: Sequence[DefenseRecord]) -> Defenses | Unanswered:
             part for part in (case.model, f"{case.mode} mode", f"batch {case.batch_size}", case.channel) if part
         ),
         clients=clients_of(case.channel),
-        steps=steps if isinstance(steps, int) else None,
+        steps=case.steps,
         train_steps=base.trial.train_steps,
         seconds=sum(record.seconds for record in found),
         diagnostic=base.assumed("diagnostic"),

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from leakgauge.audit import evidence
 from leakgauge.audit.case import Case
 from leakgauge.audit.files import JsonLines, finite, safe_command
-from leakgauge.audit.migrate import migrated_training
+from leakgauge.audit.migrate import migrated_run
 from leakgauge.audit.run import versions
 from leakgauge.audit.session import Setup, check_fits
 from leakgauge.audit.timing import Cost
@@ -117,7 +117,7 @@ def _decode(found: Any) -> Line:
     kind = typed(str, fields.pop("kind", None), "kind")
     if kind not in KINDS:
         raise Misfit(f"kind is {kind!r}, but it should be one of {', '.join(KINDS)}")
-    content = typed(KINDS[kind], migrated_training(fields) if kind == "run" else fields)
+    content = typed(KINDS[kind], migrated_run(fields) if kind == "run" else fields)
     return Line(kind, {**content, "command": safe_command(content["command"])} if content.get("command") else content)
 
 

@@ -19,6 +19,7 @@ from leakgauge.audit.wording.cases import described as described
 from leakgauge.audit.wording.cases import ending as ending
 from leakgauge.audit.wording.cases import explained as explained
 from leakgauge.audit.wording.cases import explanation as explanation
+from leakgauge.audit.wording.cases import figures as figures
 from leakgauge.audit.wording.cases import flipping as flipping
 from leakgauge.audit.wording.cases import identifiable as identifiable
 from leakgauge.audit.wording.cases import labels_of as labels_of

@@ -6,10 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from leakgauge.audit.cause import Cause
-from leakgauge.audit.findings import (
-    Update,
-    Updates,
-)
+from leakgauge.audit.findings import Update, Updates
 from leakgauge.audit.phrasing import duration, number, plural
 from leakgauge.audit.questions import QUESTIONS
 from leakgauge.audit.verdict import Outcome, Unit

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from leakgauge.audit.findings import (
-    Update,
-)
+from leakgauge.audit.findings import Update
 from leakgauge.audit.phrasing import metric, number, plural
 from leakgauge.audit.verdict import Check, Outcome, Unit, Verdict, Way
 
