@@ -178,6 +178,8 @@ def read_targets(victim: Victim, seen: Observation, x: Tensor) -> Tensor | None:
     The gradient of a squared error or a binary cross entropy is affine in the targets, g(y) = g(0) + J y, so y is the solution of a linear
     system: y = z − K/2 · ∂b for the mean squared error of K outputs, y = σ(z) − K · ∂b for the binary cross entropy.
     """
+    if seen.size != 1:
+        return None
     with torch.no_grad(), private_randomness(0, victim.device):
         output = victim(x)
     sent = seen.signal[f"{_last_layer(victim)}.bias"].to(output)
