@@ -2,9 +2,9 @@
 
     python -m benchmarks.diffusion_embedded defenses modes priors --out FILE [--mnist mnist.npz]
 
-``defenses``: each defense, known to the adversary, with and without the prior. ``modes``: batches of 1 and 4, in eval mode and in train mode
-with shared statistics. ``priors``: priors of all classes, of five of them, and of handwritten digits (MNIST), trained alike. Images are the
-first ones of the audit; no setting was chosen on them.
+``defenses``: each defense, known to the adversary, with and without the prior. ``modes``: batches of 1 and 4, in eval mode and in train
+mode with shared statistics. ``priors``: priors of all classes, of five of them, and of handwritten digits (MNIST), trained alike. Images
+are the first ones of the audit; no setting was chosen on them.
 """
 
 from __future__ import annotations

@@ -67,6 +67,7 @@ def tell_apart(slope: Tensor, head: Tensor, likely: Tensor, *, size: int, seed: 
     at = _Equations(head, left[:, :rank], sizes[:rank], right[:rank].T)
     rng = torch.Generator().manual_seed(seed)
     u, y, residual = head.new_zeros(0, rank + 1), torch.zeros(0, dtype=torch.long), head.new_zeros(0)
+    chosen = y
     for _ in range(ROUNDS):
         solved = _solved(at, *_starts(at, likely, rng))
         u, y, residual = (torch.cat(pair) for pair in zip((u, y, residual), solved, strict=True))
