@@ -37,17 +37,17 @@ from leakgauge.priors import fit_diffusion
 
 DEFENSES: dict[str, tuple[Channel, tuple[Defense, ...]]] = {
     "none": (Gradient(), ()),
-    "noise 0.1": (Gradient(), (GaussianNoise(relative=0.1),)),
     "noise 1": (Gradient(), (GaussianNoise(relative=1.0),)),
-    "pruned 90 %": (Gradient(), (Prune(0.9),)),
     "pruned 99 %": (Gradient(), (Prune(0.99),)),
-    "8 bits": (Gradient(), (Quantize(8),)),
-    "4 bits": (Gradient(), (Quantize(4),)),
     "2 bits": (Gradient(), (Quantize(2),)),
-    "signs": (Gradient(), (Signs(),)),
     "head withheld": (Gradient(), (Withhold("head"),)),
     "DP-SGD, clip 1, noise 0.001": (DPSGD(clip=1.0, noise=0.001), ()),
+    "signs": (Gradient(), (Signs(),)),
+    "noise 0.1": (Gradient(), (GaussianNoise(relative=0.1),)),
+    "pruned 90 %": (Gradient(), (Prune(0.9),)),
+    "4 bits": (Gradient(), (Quantize(4),)),
     "DP-SGD, clip 1, noise 0.01": (DPSGD(clip=1.0, noise=0.01), ()),
+    "8 bits": (Gradient(), (Quantize(8),)),
 }
 Any = WithDiffusion | Staged | Guided
 Shared = list[tuple[Observation, Tensor, Tensor]]
@@ -89,7 +89,7 @@ class Rows:
 
     def both(self, study: str, victim: Victim, shared: Shared, **facts: object) -> None:
         steps, plain = (20, 20) if self.quick else (100, 200)
-        prior = diffusion(prior="fashion", steps=steps, restarts=4)
+        prior = diffusion(prior="fashion", steps=steps, restarts=2)
         self.attack(study, "diffusion", prior, victim, shared, **facts)
         if victim.mode == "train":
             matching = inverting_gradients(tv=0.1, steps=2 * plain, along=True)
@@ -157,7 +157,7 @@ def priors(rows: Rows, mnist: Path | None) -> None:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "prior.safetensors"
             prior.save(file)
-            attack = diffusion(prior="fashion", steps=20 if rows.quick else 100, restarts=4)
+            attack = diffusion(prior="fashion", steps=20 if rows.quick else 100, restarts=2)
             attack = replace(attack, learning=Learning(str(file)))
             facts = {"prior": kind, "public": len(own), "training": steps, "unexplained": prior.trained.unexplained[3]}
             facts["training_seconds"] = round(time.perf_counter() - began, 1)
