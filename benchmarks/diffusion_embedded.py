@@ -2,9 +2,9 @@
 
     python -m benchmarks.diffusion_embedded defenses modes priors --out FILE [--mnist mnist.npz]
 
-``defenses``: each defense, known to the adversary, with and without the prior. ``modes``: batches of 1 and 4, in eval mode and in train mode
-with shared statistics. ``priors``: priors of all classes, of five of them, and of handwritten digits (MNIST), trained alike. Images are the
-first ones of the audit; no setting was chosen on them.
+``defenses``: each defense, known to the adversary, with and without the prior. ``modes``: batches of 1 and 4, in eval mode and in train
+mode with shared statistics. ``priors``: priors of all classes, of five of them, and of handwritten digits (MNIST), trained alike. Images
+are the first ones of the audit; no setting was chosen on them.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from leakgauge.priors import fit_diffusion
 
 DEFENSES: dict[str, tuple[Channel, tuple[Defense, ...]]] = {
     "none": (Gradient(), ()),
-    "noise 0.1": (Gradient(), (GaussianNoise(relative=0.1),)),
     "noise 1": (Gradient(), (GaussianNoise(relative=1.0),)),
-    "pruned 90 %": (Gradient(), (Prune(0.9),)),
     "pruned 99 %": (Gradient(), (Prune(0.99),)),
-    "8 bits": (Gradient(), (Quantize(8),)),
-    "4 bits": (Gradient(), (Quantize(4),)),
     "2 bits": (Gradient(), (Quantize(2),)),
-    "signs": (Gradient(), (Signs(),)),
     "head withheld": (Gradient(), (Withhold("head"),)),
     "DP-SGD, clip 1, noise 0.001": (DPSGD(clip=1.0, noise=0.001), ()),
+    "signs": (Gradient(), (Signs(),)),
+    "noise 0.1": (Gradient(), (GaussianNoise(relative=0.1),)),
+    "pruned 90 %": (Gradient(), (Prune(0.9),)),
+    "4 bits": (Gradient(), (Quantize(4),)),
     "DP-SGD, clip 1, noise 0.01": (DPSGD(clip=1.0, noise=0.01), ()),
+    "8 bits": (Gradient(), (Quantize(8),)),
 }
 Any = WithDiffusion | Staged | Guided
 Shared = list[tuple[Observation, Tensor, Tensor]]
@@ -88,8 +88,8 @@ class Rows:
             file.write(json.dumps(row) + "\n")
 
     def both(self, study: str, victim: Victim, shared: Shared, **facts: object) -> None:
-        steps, plain = (20, 20) if self.quick else (200, 400)
-        prior = diffusion(prior="fashion", steps=steps, restarts=4)
+        steps, plain = (20, 20) if self.quick else (100, 200)
+        prior = diffusion(prior="fashion", steps=steps, restarts=2)
         self.attack(study, "diffusion", prior, victim, shared, **facts)
         if victim.mode == "train":
             matching = inverting_gradients(tv=0.1, steps=2 * plain, along=True)
@@ -133,9 +133,9 @@ def defenses(rows: Rows, mnist: Path | None) -> None:
 
 
 def modes(rows: Rows, mnist: Path | None) -> None:
-    settings: tuple[tuple[Mode, int], ...] = (("eval", 1), ("eval", 4), ("train", 1), ("train", 4))
+    settings: tuple[tuple[Mode, int], ...] = (("eval", 4), ("train", 4), ("eval", 1), ("train", 1))
     for mode, batch in settings:
-        images = batch if rows.quick else 8
+        images = batch if rows.quick else 8 if batch > 1 else 4
         rows.both("modes", *shared_by(mode, batch, images), mode=mode, batch=batch)
 
 
@@ -148,21 +148,21 @@ def priors(rows: Rows, mnist: Path | None) -> None:
     if mnist is not None:
         with np.load(mnist) as kept:
             kinds["handwritten digits"] = (torch.from_numpy(kept["x_train"][: len(images), None]).float() / 255, None)
-    victim, shared = shared_by("eval", 1, 1 if rows.quick else 10)
+    victim, shared = shared_by("eval", 1, 1 if rows.quick else 8)
     for kind, (own, known) in kinds.items():
         known = known if known is None else known.long()
-        steps = 5 if rows.quick else 800
+        steps = 5 if rows.quick else 400
         began = time.perf_counter()
         prior = fit_diffusion(own, labels=known, classes=None if known is None else 10, width=32, steps=steps)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "prior.safetensors"
             prior.save(file)
-            attack = diffusion(prior="fashion", steps=20 if rows.quick else 200, restarts=4)
+            attack = diffusion(prior="fashion", steps=20 if rows.quick else 100, restarts=2)
             attack = replace(attack, learning=Learning(str(file)))
             facts = {"prior": kind, "public": len(own), "training": steps, "unexplained": prior.trained.unexplained[3]}
             facts["training_seconds"] = round(time.perf_counter() - began, 1)
             rows.attack("priors", "diffusion", attack, victim, shared, **facts)
-    rows.attack("priors", "falling_variation", falling_variation(steps=20 if rows.quick else 400), victim, shared)
+    rows.attack("priors", "falling_variation", falling_variation(steps=20 if rows.quick else 200), victim, shared)
 
 
 STUDIES = {"defenses": defenses, "modes": modes, "priors": priors}

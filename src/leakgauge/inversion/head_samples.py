@@ -34,8 +34,8 @@ FITS = 0.05
 """Largest residual of a sample that counts, relative to its own d."""
 LOST = 1e-3
 """Share of the gradient that samples may hold which were not found: those of which the network is almost certain."""
-MOST = 100
-"""Classes above which the search is not made."""
+MOST_CLASSES, MOST_SAMPLES = 100, 8
+"""Above these the search is not made: it would take longer than the attack that asks for labels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +62,12 @@ def tell_apart(slope: Tensor, head: Tensor, likely: Tensor, *, size: int, seed: 
     rank = int((sizes > 2 * ROUNDING * sizes[0]).sum())
     if not 1 <= rank <= size:
         raise Inapplicable(f"the head's gradient shows {rank} samples, but the batch has {size}")
-    if 2 * rank > len(head) or len(head) > MOST:
+    if 2 * rank > len(head) or rank > MOST_SAMPLES or len(head) > MOST_CLASSES:
         raise Inapplicable(f"{rank} samples cannot be told apart by the scores of {len(head)} classes")
     at = _Equations(head, left[:, :rank], sizes[:rank], right[:rank].T)
     rng = torch.Generator().manual_seed(seed)
     u, y, residual = head.new_zeros(0, rank + 1), torch.zeros(0, dtype=torch.long), head.new_zeros(0)
+    chosen = y
     for _ in range(ROUNDS):
         solved = _solved(at, *_starts(at, likely, rng))
         u, y, residual = (torch.cat(pair) for pair in zip((u, y, residual), solved, strict=True))

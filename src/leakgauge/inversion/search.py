@@ -74,7 +74,7 @@ class Problem:
         loss = self.victim.loss
         if not isinstance(loss, Along):
             return self.labels
-        features = int(self.victim.model.get_submodule(loss.head).weight.shape[1])
+        features = self.victim.model.get_parameter(f"{loss.head}.weight").shape[1]
         return self.labels[..., : self.labels.shape[-1] - features].argmin(-1)
 
     def classes(self) -> Tensor | None:
