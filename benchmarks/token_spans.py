@@ -4,8 +4,8 @@
 
 Parts: ``gpt2`` (learned positions), ``llama`` (rotary positions), ``bert`` (encoder, batches of 1 and 2), ``lora`` (only adapters of q and
 v shared, after and at their first step), ``coarse`` (gradients of ``gpt2`` in bfloat16, and with Gaussian noise), ``embedding``: the
-baseline that descends on continuous embeddings of one sentence until their gradient has the direction of the observed one (1 - cos, as in
-TAG and LAMP, without LAMP's language model and its exchanges of tokens; label and length are known), and takes the nearest tokens; ``gpt2`` layout.
+baseline that descends on continuous embeddings until their gradient has the direction of the observed one (1 - cos, as in TAG and LAMP,
+without LAMP's language model and its exchanges of tokens; labels and length are known), and takes the nearest tokens; ``gpt2`` layout.
 
 Networks have random weights from the row's seed, four blocks, width 256 (``bert``, ``lora``: 128), a vocabulary of 2000 and two classes.
 Sentences have 12 tokens, drawn with the frequency 1 / rank. With 32 sentences a batch has more tokens than the width. A batch is exact if
@@ -122,13 +122,13 @@ def attacked(key: dict[str, Any], victim: Victim, *defenses: Defense) -> dict[st
 
 
 def by_embedding(victim: Victim, x: Tensor, y: Tensor, *, seed: int, steps: int = 300) -> Tensor:
-    """Ids (1, length) of the embeddings whose gradient has the direction of the one that ``x`` and ``y`` have."""
+    """Ids (n, length) of the embeddings whose gradient has the direction of the one that ``x`` and ``y`` have."""
     inner: Any = cast(Any, victim.model).model
     table = inner.get_input_embeddings().weight.detach()
     own = [p for name, p in inner.named_parameters() if "wte" not in name]
     observed = torch.autograd.grad(victim.loss(victim(x), y), own, allow_unused=True)
     rng = torch.Generator().manual_seed(seed)
-    guess = (torch.randn(1, x.shape[1], table.shape[1], generator=rng) * table.std()).requires_grad_()
+    guess = (torch.randn(*x.shape, table.shape[1], generator=rng) * table.std()).requires_grad_()
     optimizer = torch.optim.Adam([guess], lr=0.1 * float(table.std()))
     for _ in range(steps):
         optimizer.zero_grad()
@@ -142,13 +142,14 @@ def by_embedding(victim: Victim, x: Tensor, y: Tensor, *, seed: int, steps: int 
         inside, ours, theirs = (torch.as_tensor(one) for one in products)
         (1 - inside / (ours * theirs).sqrt()).backward()
         optimizer.step()
-    return torch.cdist(guess.detach()[0], table).argmin(1)[None]
+    return torch.cdist(guess.detach().flatten(0, 1), table).argmin(1).view(x.shape)
 
 
 def baseline(key: dict[str, Any]) -> dict[str, Any]:
     victim, seed = victim_of("gpt2", 256, seed=key["seed"]), key["seed"]
-    x, y, began = draw(1, seed=seed), torch.zeros(1, dtype=torch.long), time.process_time()
-    public = most_frequent(draw(1000, seed=10**6 + seed), 1, LENGTH)
+    size, began = key["batch"], time.process_time()
+    x, y = draw(size, seed=seed), torch.arange(size) % CLASSES
+    public = most_frequent(draw(1000, seed=10**6 + seed), size, LENGTH)
     found, null = (
         score_text(Reconstruction.single(ids, None, made_by="", began=0.0), x, None)
         for ids in (by_embedding(victim, x, y, seed=seed), public)
@@ -170,7 +171,8 @@ def cases(part: str, first: int, batches: int) -> Iterator[dict[str, Any]]:
         for size in (1, 4, 8, 16, 32):
             yield from ({"part": part, "batch": size, "seed": seed} for seed in seeds)
     elif part == "embedding":
-        yield from ({"part": part, "batch": 1, "seed": seed} for seed in seeds)
+        for size in (1, 4):
+            yield from ({"part": part, "batch": size, "seed": seed} for seed in seeds)
     elif part == "bert":
         for size in (1, 2):
             yield from ({"part": part, "batch": size, "seed": seed} for seed in seeds[: batches // 2])
