@@ -308,3 +308,22 @@ def test_an_end_that_repeats_its_token_is_not_certified(case):
     plain = token_spans(padding=2)(victim, share(victim, Gradient(), x, x))
     assert rows(plain.x) == rows(x)
     assert bool(plain.certified.all())
+
+
+@pytest.mark.parametrize("language_model", [False, True], ids=["classifier", "language model"])
+def test_a_padding_token_of_zeros_is_in_no_span(language_model):
+    """Gemma's padding has an embedding of zeros, which are in every span: with it as a candidate for every place nothing was found."""
+    gemma = {
+        "model_type": "gemma3_text", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "intermediate_size": 96, "head_dim": 16, "vocab_size": VOCAB,
+    }  # fmt: skip
+    model, space = load_text(gemma, length=LENGTH, classes=None if language_model else 2, language_model=language_model)
+    table = next(m for m in model.modules() if isinstance(m, nn.Embedding))
+    assert not bool(table.weight[table.padding_idx].any())
+    victim = Victim(model, space, loss=NextToken(0)) if language_model else Victim(model, space)
+    x = draw(3)
+    if language_model:
+        x[:, -2:] = 0
+    found = token_spans()(victim, share(victim, Gradient(), x, x if language_model else torch.arange(3) % 2))
+    assert rows(found.x) == rows(x)
+    assert bool(found.certified.all())

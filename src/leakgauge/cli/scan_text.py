@@ -23,6 +23,8 @@ ONLY_IMAGES = ("require", "threshold", "epochs", "attack_budget", "every_cut", "
 MOST = 10
 """Prompts that are attacked."""
 NOISE = (0.1, 0.3, 1.0, 3.0, 10.0)
+GENIE = 16
+"""Places of each prompt that the genie is asked for: all of a short one, or its rate is of other tokens than that of the attack."""
 
 
 def scan_text(options: ScanOptions, setup: Setup) -> int:
@@ -66,7 +68,7 @@ def scan_text(options: ScanOptions, setup: Setup) -> int:
 
     rows = scan_prompts(
         setup.victim, prompts, _cuts(options.cut, blocks.name, len(blocks)), protections,
-        public=setup.images[:-test], genie=4, seed=options.seed, on_row=on_row,
+        public=setup.images[:-test], genie=GENIE, seed=options.seed, on_row=on_row,
     )  # fmt: skip
     lines = "".join(json.dumps(asdict(row)) + "\n" for row in rows)
     write_whole(options.folder / FILE, lines.encode())
@@ -98,7 +100,7 @@ def _cuts(named: Sequence[str], blocks: str, depth: int) -> list[int]:
 def _table(rows: Sequence[PromptRisk]) -> Table:
     table = Table(
         title="What the cloud could read of the prompts at each cut",
-        caption="genie: bound from above for noise, from one that knows all other tokens; kept: next tokens that the cloud still predicts",
+        caption="genie: bound from above, from one that knows all other tokens; kept: next tokens that the cloud still predicts",
     )
     for column in ("blocks", "sent", "tokens", "genie", "kept", "bytes", "MFLOP"):
         table.add_column(column, justify="right", no_wrap=True)
