@@ -393,7 +393,7 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
         draws=Draws.of(attack.restarts, observations=len(seen), seed=seed),
         defenses=useful(seen[0].defenses),
         unknowns=unknowns,
-        scores=class_count(victim) if unknowns else 0,
+        class_count=class_count(victim) if unknowns else 0,
     )
     return _Rows(
         problem,

@@ -58,8 +58,8 @@ class Problem:
     """Those that the adversary knows and compares through."""
     unknowns: int = 0
     """Numbers that the client drew for each sample, searched behind the logits of its label (where that is searched too)."""
-    scores: int = 0
-    """Classes, where there are unknown draws."""
+    class_count: int = 0
+    """Of the model's output, where there are unknown draws."""
 
     def take(self, rows: Rows) -> Problem:
         labels = None if self.labels is None else self.labels[rows]
@@ -89,7 +89,7 @@ class Problem:
         if self.labels is None:
             known = self.soft_labels(logits)
         else:
-            known = torch.nn.functional.one_hot(self.labels[rows], self.scores).to(logits)
+            known = torch.nn.functional.one_hot(self.labels[rows], self.class_count).to(logits)
         return torch.cat([known, logits[..., -self.unknowns :]], -1)
 
 
