@@ -25,6 +25,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import math
 import statistics
 import time
 import traceback
@@ -73,6 +74,7 @@ from leakgauge.inversion import (
 )
 from leakgauge.inversion.labels import ExpectedCounts, class_labels
 from leakgauge.inversion.output_gradient import samples_at_head
+from leakgauge.inversion.progress import watching
 from leakgauge.measures.image import ssim
 from leakgauge.measures.lpips import load_lpips
 from leakgauge.measures.reidentification import normalised_correlation, rank
@@ -147,6 +149,7 @@ class Scene:
     victim: Victim
     batches: list[tuple[Observation, Tensor, Tensor]]
     facts: dict[str, object]
+    until: float = math.inf
 
     @classmethod
     def of(
@@ -185,17 +188,24 @@ class Scene:
             "images": images,
             "tuning": tuning,
         }
-        return cls(victim, batches, {**facts, "defense": defense, "defense_known": known})
+        return cls(victim, batches, {**facts, "defense": defense, "defense_known": known}, run.until)
 
     def attacked(
-        self, attack: WithDiffusion | Matching | Staged | Guided, seed: int
+        self, attack: WithDiffusion | Matching | Staged | Guided, seed: int, most: float = math.inf
     ) -> tuple[list[Reconstruction], float]:
-        """What the attack makes of every batch, all at once where it can, and the seconds it took."""
+        """What the attack makes of every batch, all at once where it can, and the seconds it took; given up after ``most`` seconds."""
         began = time.perf_counter()
-        if isinstance(attack, Guided):
-            found = [attack(self.victim, seen, seed=seed) for seen, _, _ in self.batches]
-        else:
-            found = attack.many(self.victim, [seen for seen, _, _ in self.batches], seed=seed)
+        until = min(began + most, self.until)
+
+        def clock(done: int, total: int) -> None:
+            if time.perf_counter() > until:
+                raise Inapplicable(f"out of time at step {done} of {total}")
+
+        with watching(clock):
+            if isinstance(attack, Guided):
+                found = [attack(self.victim, seen, seed=seed) for seen, _, _ in self.batches]
+            else:
+                found = attack.many(self.victim, [seen for seen, _, _ in self.batches], seed=seed)
         if self.victim.device.type == "cuda":
             torch.cuda.synchronize()
         return found, time.perf_counter() - began
@@ -206,14 +216,13 @@ class Scene:
         return torch.cat([decode(_paired(one.x, x)) for one, (_, x, _) in zip(found, self.batches, strict=True)])
 
     def row(self, found: Sequence[Reconstruction], seconds: float) -> dict[str, object]:
-        plain = diffusion()  # with the cosine as objective, along the output's gradient where that can be read
+        plain = Matching(Cosine(), along=True)  # along the output's gradient where that can be read
         pairs = list(zip(found, self.batches, strict=True))
         scores = [score(one, x, y, space=self.victim.space) for one, (_, x, y) in pairs]
         ssims = [s for each in scores for s in each.ssim]
         psnrs = [p for each in scores for p in each.psnr]
         mismatch = [
-            plain.matching.objective_at(self.victim, seen, one.x, y if one.y is None else one.y)
-            for one, (seen, _, y) in pairs
+            plain.objective_at(self.victim, seen, one.x, y if one.y is None else one.y) for one, (seen, _, y) in pairs
         ]
         return {
             **self.facts,
@@ -276,9 +285,11 @@ class Run:
         return joined(self.given.priors, kind, self.given.out)
 
     def setting(self, restarts: int) -> Setting:
-        if self.given.quick:
+        """Of the command line, or ``restarts`` and what earlier runs chose."""
+        given = self.given
+        if given.quick:
             return Setting(rounds=2, moves=2, restarts=4, refine=2)
-        return Setting(restarts=restarts)
+        return Setting(moves=given.moves, refine=given.refine, restarts=given.restarts or restarts)
 
     def steps(self, steps: int) -> int:
         return 4 if self.given.quick else steps
@@ -317,13 +328,13 @@ class Run:
             self.without_prior(study, scene, seconds)
 
     def without_prior(self, study: str, scene: Scene, seconds: float) -> None:
-        plain, tried, mode = Plain(), 4 if self.given.quick else 80, str(scene.facts["mode"])
-        first = scene.attacked(plain.attack(4, mode), self.given.seed)[1]  # recording costs as much as some steps
-        short = scene.attacked(plain.attack(tried, mode), self.given.seed)[1]
-        each = max(1e-4, (short - first) / max(1, tried - 4))
-        steps = self.steps(max(tried, min(20_000, int((seconds - first) / each))))
+        plain, tried, mode = Plain(), 4 if self.given.quick else 40, str(scene.facts["mode"])
+        # the first call also compiles and tunes; what the two others take beyond each other are steps
+        _, short, long = (scene.attacked(plain.attack(n, mode), self.given.seed)[1] for n in (tried, tried, 3 * tried))
+        each = max((long - short) / (2 * tried), 0.2 * long / (3 * tried))
+        steps = self.steps(max(tried, min(20_000, int((seconds - short) / each) + tried)))
         attack = plain.attack(steps, mode)
-        found, took = scene.attacked(attack, self.given.seed)
+        found, took = scene.attacked(attack, self.given.seed, most=3 * seconds + 20)
         name = "falling_variation" if mode == "eval" else "inverting_gradients"
         facts: dict[str, object] = {"setting": {**asdict(plain), "steps": steps}}
         self.add(study, name, {**scene.row(found, took), **facts}, scene.images(found))
@@ -358,7 +369,11 @@ def paper_20(run: Run) -> None:
 def batches(mode: str, batch: int) -> Callable[[Run], None]:
     def study(run: Run) -> None:
         images = run.given.images if mode == "eval" else min(run.given.images, 4 if batch == 1 else 16)
-        run.compared("batches", Scene.of(run, 20, max(batch, images), mode=mode, batch=batch), restarts=8)
+        run.compared(
+            "batches",
+            Scene.of(run, 20, max(batch, images), mode=mode, batch=batch, tuning=run.given.tuning),
+            restarts=8,
+        )
 
     return study
 
@@ -495,7 +510,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--images", type=int, default=16)
     parser.add_argument("--labels", action="store_true", help="the adversary is given the labels")
-    parser.add_argument("--within", type=float, default=1e9, help="seconds after which no study is begun")
+    parser.add_argument("--within", type=float, default=1e9, help="seconds after which no study is begun or goes on")
+    parser.add_argument("--moves", type=int, default=50, help="at each of the ten noise levels")
+    parser.add_argument("--refine", type=int, default=1000, help="last steps, on pixels")
+    parser.add_argument(
+        "--restarts", type=int, help="of the attack with a prior; by default what each study takes on a GPU"
+    )
+    parser.add_argument("--tuning", action="store_true", help="batches of images that are not reported")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     given.priors = given.priors or given.out

@@ -87,7 +87,9 @@ def main() -> None:
                 if any(known.items() <= row.items() for row in rows) or time.monotonic() - started > options.seconds:
                     continue
                 began = time.perf_counter()
-                (risk,) = scan_prompts(victim, prompts, [cut], [protection], public=public, genie=options.genie, tried=options.tried)
+                (risk,) = scan_prompts(
+                    victim, prompts, [cut], [protection], public=public, genie=options.genie, tried=options.tried
+                )
                 rows.append({"part": part, **asdict(risk), "cpu_seconds": round(time.perf_counter() - began, 1)})
                 if options.out is not None:
                     with options.out.open("a", encoding="utf-8") as stream:

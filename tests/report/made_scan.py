@@ -41,7 +41,7 @@ def make_scan(folder: Path, *, names: list[str] = CUTS, fvu: list[float] = RIDGE
         refused = math.isnan(value)
         risk = {"refusal": "the features hold <NaN>", "seconds": 1.0} if refused else {
             "fvu": value, "fvu_low": value - 0.02, "fvu_high": value + 0.02, "ssim": 0.5, "reidentified": 0.5,
-            "accuracy": 0.9, "within": 0.5, "effective_rank": 12.0, "seconds": 1.0,
+            "accuracy": 0.9, "within": 0.5, "effective_rank": 12.0, "attribute_auc": 0.93, "seconds": 1.0,
         }  # fmt: skip
         places = () if refused else tuple((float(a), float(b)) for a, b in rng.random((30, 2)).round(3))
         picture = "" if refused else scanned_strip(folder, f"{i}.png", i)

@@ -14,7 +14,7 @@ from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.errors.checked import checked
-from leakgauge.inversion import Annealing, Cosine, Guided, Matching, Sampling, Strongest, infer_labels
+from leakgauge.inversion import Annealing, Cosine, Guided, HeadFeatures, Matching, Sampling, Strongest, infer_labels
 from leakgauge.priors import Diffusion, fit_diffusion, gallery, load_diffusion
 from leakgauge.priors.cache import cache_folder
 from leakgauge.priors.decoders import FEWEST
@@ -203,7 +203,7 @@ def diffusion(
     moves = min(moves, steps - last)
     return WithDiffusion(
         matching=Matching(
-            objective=Cosine(),
+            objective=Cosine() + 1.0 * HeadFeatures(),
             labels=infer_labels(),
             solver=Annealing(
                 rounds=(steps - last) // moves,

@@ -20,11 +20,10 @@ from leakgauge.audit.case import Case, accepted_options, enough_steps, tries_eno
 from leakgauge.audit.control import Extent
 from leakgauge.audit.plan import Plan, save
 from leakgauge.audit.planner import SHARES, NoTime, Planner, ends
-from leakgauge.audit.pricing import READING, alike
 from leakgauge.audit.questions import Question
 from leakgauge.audit.questions.updates import same_work
 from leakgauge.audit.records import Record
-from leakgauge.audit.timing import Cost
+from leakgauge.audit.timing import READING, Cost, alike
 from leakgauge.audit.verdict import Outcome
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion.progress import also_watching

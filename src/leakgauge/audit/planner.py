@@ -17,7 +17,6 @@ from leakgauge.audit.case import SETUP, Case, accepted_options, enough_steps, wi
 from leakgauge.audit.control import EXTENTS, GIVEN, Extent
 from leakgauge.audit.phrasing import duration, plural
 from leakgauge.audit.plan import Plan
-from leakgauge.audit.pricing import alike, costs, estimated
 from leakgauge.audit.questions import Question
 from leakgauge.audit.questions import split_records as scan_records
 from leakgauge.audit.questions.defense_records import Trial
@@ -30,7 +29,7 @@ from leakgauge.audit.questions.training import TrainingPlan, plan_training, tria
 from leakgauge.audit.questions.updates import same_work
 from leakgauge.audit.request import Effort, Request
 from leakgauge.audit.session import Load, Setup, check_runs, set_up
-from leakgauge.audit.timing import Cost, elapsed
+from leakgauge.audit.timing import Cost, alike, costs, elapsed, estimated
 from leakgauge.core import Tokens
 from leakgauge.errors import BadInput, Inapplicable
 

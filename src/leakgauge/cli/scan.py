@@ -191,10 +191,11 @@ def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> T
     table = Table(
         title="What the cloud could reconstruct at each cut",
         caption="regr., lst.sq., dec.: FVU of regression, least squares and decoder (0 is a perfect copy, 1 is nothing learned); "
-        f"bytes as {plan.numbers}, * more than the raw image; edge: share of parameters on the device",
+        f"bytes as {plan.numbers}, * more than the raw image; edge: share of parameters on the device; "
+        "attr.: AUC of a probe for images brighter than the median of their class",
     )
     table.add_column("cut", overflow="fold")
-    for column in ("bytes", "MFLOP", "edge", "regr.", "lst.sq.", "dec.", "re-id", "acc."):
+    for column in ("bytes", "MFLOP", "edge", "regr.", "lst.sq.", "dec.", "re-id", "acc.", "attr."):
         table.add_column(column, justify="right", no_wrap=True)
     for cut in plan.cuts:
         name = str(cut["name"])
@@ -203,7 +204,7 @@ def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> T
         named = [r.reidentified for r in records if r.cut == name and r.reidentified == r.reidentified]  # NaN is not
         risk = ridge.risk if ridge is not None else {}
         if risk.get("refusal"):
-            table.add_row(shown(name), *[""] * 3, "refused", *[""] * 4)
+            table.add_row(shown(name), *[""] * 3, "refused", *[""] * 5)
             continue
         larger = "*" if cut["bytes"] > plan.raw_bytes else ""
         table.add_row(
@@ -214,6 +215,7 @@ def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> T
             *(number(None if one is None else one.fvu, 3, missing="") for one in (ridge, computed, decoded)),
             f"{max(named, default=0):.0%}",
             number(risk.get("accuracy"), 3, missing=""),
+            number(risk.get("attribute_auc"), 2, missing=""),
             style="bold green" if name == found.recommended else None,
         )
     return table

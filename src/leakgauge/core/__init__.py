@@ -698,7 +698,7 @@ class Informed(Protocol):
 
 @runtime_checkable
 class Sampled(Protocol):
-    """An attack of many searches, whose cost is told from one of them."""
+    """An attack of many searches; one of them shows what they cost."""
 
     def sample(self) -> tuple[Attack, int]:
         """One search with as many steps, and how many there are."""

@@ -210,7 +210,14 @@ def find_prompts(
     for place in range(targets.shape[1]):
         rows = (lengths > place).nonzero().flatten()
         found[rows, place], runs = _next_tokens(
-            blocks, cut, found[rows, :place], targets[rows, place], deviations[rows, None, None], protection, probe, tried
+            blocks,
+            cut,
+            found[rows, :place],
+            targets[rows, place],
+            deviations[rows, None, None],
+            protection,
+            probe,
+            tried,
         )
         count += runs
     return [row[:length] for row, length in zip(found, lengths.tolist(), strict=True)], count

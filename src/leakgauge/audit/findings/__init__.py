@@ -14,13 +14,12 @@ from leakgauge.audit import records
 from leakgauge.audit.findings.defenses import LEAST_DROP, MOST_POINTS, Defended, Defenses, broken_by, defenses_of
 from leakgauge.audit.findings.split import Split, split_of
 from leakgauge.audit.findings.training import ALMOST_ALL_MEMBERS, EARLY, Measured, Training, counted, training_of
-from leakgauge.audit.findings.unanswered import Unanswered
 from leakgauge.audit.findings.updates import EXPLAINED, MISFIT, Flip, Update, Updates, updates_of
 from leakgauge.audit.questions import ON_REQUEST, QUESTIONS, answers, defense_records
 from leakgauge.audit.questions import properties as property_records
 from leakgauge.audit.questions import split_records as scan_records
 from leakgauge.audit.questions import training as monitor_records
-from leakgauge.audit.questions.answers import Waiting
+from leakgauge.audit.questions.answers import Unanswered, Waiting
 from leakgauge.audit.questions.properties import PropertyRecord
 from leakgauge.monitor.leakage import CONTROL_LIMIT, NOISE_LIMIT, SETTLED
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from leakgauge.audit.case import clients_of, same_protection
 from leakgauge.audit.findings.training import GUESSING
-from leakgauge.audit.findings.unanswered import Unanswered
 from leakgauge.audit.findings.updates import Update
+from leakgauge.audit.questions.answers import Unanswered
 from leakgauge.audit.questions.defense_records import DefenseRecord, Static, worth_having
 from leakgauge.audit.verdict import GLIMPSED, OUTLINED, SCRAMBLED, SERIES_GLIMPSED, Evidence, Outcome, Verdict
 

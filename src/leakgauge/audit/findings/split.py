@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from leakgauge.audit.findings.unanswered import Unanswered
+from leakgauge.audit.questions.answers import Unanswered
 from leakgauge.audit.questions.split_records import DECODER, Conclusion, CutRecord, ScanPlan, strongest
 from leakgauge.data.facts import USUAL, DataFacts
 from leakgauge.split.envelope import kinks

@@ -9,7 +9,7 @@ from leakgauge.audit import records
 from leakgauge.audit.bounds import Bound, Unbounded
 from leakgauge.audit.case import Change, accepted_options, enough_steps
 from leakgauge.audit.control import Control
-from leakgauge.audit.findings.unanswered import Unanswered
+from leakgauge.audit.questions.answers import Unanswered
 from leakgauge.audit.questions.updates import DISHONEST, Flip, flips
 from leakgauge.audit.records import Captured, Record
 from leakgauge.audit.verdict import Evidence, Outcome, Verdict

@@ -59,6 +59,19 @@ class Waiting:
     total: int
 
 
+@dataclass(frozen=True)
+class Unanswered:
+    """A question without an answer: it was not asked (no reason), it was refused, or it ``failed`` unexpectedly.
+
+    ``reached`` is False where it was asked, and the run was stopped before it came to it.
+    """
+
+    question: Question
+    reason: str = ""
+    failed: bool = False
+    reached: bool = True
+
+
 def not_reached(folder: Path) -> tuple[Question, ...]:
     """Questions that were asked and that nothing is on record of, neither an answer nor a refusal."""
     said, planned = read(folder), plan.of_audit(folder)

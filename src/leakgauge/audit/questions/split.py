@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -32,7 +33,6 @@ from leakgauge.audit.questions.split_records import (
 )
 from leakgauge.audit.run import versions
 from leakgauge.audit.session import Setup, check_fits
-from leakgauge.audit.timing import evenly, places_within
 from leakgauge.core import Pixels
 from leakgauge.errors import BadInput
 from leakgauge.graphs import trace_of
@@ -445,3 +445,36 @@ def placed(features: Tensor) -> tuple[tuple[float, float], ...]:
     if not bool(torch.isfinite(y).all()) or not float(span) > 0:
         return ()
     return tuple((round(a, 3), round(b, 3)) for a, b in ((y - middle) / span + 0.5).tolist())
+
+
+def evenly(count: int, kept: int) -> set[int]:
+    """``kept`` of the places 0 … count − 1, as far apart as can be, the first and the last among them.
+
+    >>> sorted(evenly(9, 4))
+    [0, 3, 5, 8]
+    """
+    if kept >= count:
+        return set(range(count))
+    return {round(i * (count - 1) / (kept - 1)) for i in range(kept)}
+
+
+def expected(place: int, measured: Mapping[int, float]) -> float:
+    """Seconds at a place, on the straight line between the measured ones around it; beyond them, those of the nearest."""
+    known = sorted(measured)
+    after = bisect_left(known, place)
+    if after == len(known):
+        return measured[known[-1]]
+    if known[after] == place or after == 0:
+        return measured[known[after]]
+    low, high = known[after - 1], known[after]
+    share = (place - low) / (high - low)
+    return (1 - share) * measured[low] + share * measured[high]
+
+
+def places_within(count: int, measured: Mapping[int, float], done: Collection[int], seconds: float) -> list[int]:
+    """As many of ``count`` places as there is time for, evenly thinned. Those that are ``done`` cost nothing, and the two ends stay."""
+    for kept in range(count, 1, -1):
+        chosen = evenly(count, kept) | set(done)
+        if sum(expected(place, measured) for place in chosen if place not in done) <= seconds:
+            return sorted(chosen)
+    return sorted(evenly(count, 2) | set(done)) if count > 1 else list(range(count))

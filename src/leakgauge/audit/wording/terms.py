@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from leakgauge.audit.findings import Measured
 from leakgauge.audit.phrasing import number
-from leakgauge.audit.verdict import Evidence
+from leakgauge.audit.verdict import Evidence, Unit
 
 METRICS: Mapping[str, tuple[str, str]] = {
     "psnr": ("PSNR", "higher = closer to the original"),
@@ -76,3 +76,6 @@ TEXT_METRICS: Mapping[str, str] = {
     "tokens": "tokens in their places",
 }
 """Scores of sentences, from 0 to 1, in the order in which they are shown."""
+
+UNITS: Mapping[Unit, str] = {"image": "images", "sentence": "sentences", "series": "series", "row": "rows"}
+"""What several samples of a kind are called."""

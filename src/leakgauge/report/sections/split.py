@@ -170,7 +170,7 @@ def _row(
         "ssim": _score(risk.get("ssim"), 2),
         "reidentified": _score(100 * max(named) if named else None, 0),
         "accuracy": _score(risk.get("accuracy"), 3),
-        "within": _score(risk.get("within"), 2),
+        "attribute": _score(risk.get("attribute_auc"), 2),
         "rank": _score(risk.get("effective_rank"), 0),
         "strip": _strip(cut, plan, best, folder),
         "source": anchor("cut", cut.number) if own else "",
