@@ -24,19 +24,17 @@ def through_encodings(attack: Attack, victim: Victim, seen: Observation, *, seed
         raise Inapplicable(f"{channel!r} encodes nothing")
     if not isinstance(space, Pixels):
         raise Inapplicable("encodings are undone for images only")
-    largest = float(
-        torch.stack([space.encode(torch.full((1, *space.shape), b)).abs().max() for b in space.bounds]).max()
-    )
-    reach = max(space.std) * largest
+    low, high = (space.encode(torch.full((1, *space.shape), b)).double().flatten(1) for b in space.bounds)
+    reach = max(space.std) * float(torch.cat([low, high]).abs().max())
     wide = replace(space, bounds=(min(space.mean) - reach, max(space.mean) + reach))
     found = attack(replace(victim, space=wide), replace(seen, channel=channel.encodings()), seed=seed)
     public = None if seen.auxiliary is None else seen.auxiliary.flatten(1).double()
-    size, known = found.x.abs().flatten(1).double(), public is not None
+    size = found.x.abs().flatten(1).double()
     mixing = channel.weights(len(size)).to(size.device)
-    low, high = (space.encode(torch.full((1, *space.shape), b)).to(size).flatten(1) for b in space.bounds)
-    signs = guess_signs(size, mixing, low, high, public)
-    x = space.project((torch.linalg.inv(mixing) @ (signs * size)).view_as(found.x).to(found.x))
-    note = "found the encoded images, and guessed the signs of the mixtures" + (" by public images" if known else "")
+    signs = guess_signs(size, mixing, low.to(size), high.to(size), public)
+    x = space.project((torch.linalg.pinv(mixing) @ (signs * size)).view_as(found.x).to(found.x))
+    by = "their range" if public is None else "public images"
+    note = f"found the encoded images, and guessed the signs of the mixtures by {by}"
     return replace(found, x=x, candidates=x[None], losses=torch.tensor([found.loss]), notes=(*found.notes, note))
 
 
@@ -46,7 +44,7 @@ def guess_signs(size: Tensor, mixing: Tensor, low: Tensor, high: Tensor, public:
     Without ``public`` images (N, values) only the range says something: where −a is below it the mixture is positive. All others are taken
     as positive too, so dark parts may come out bright. With them x ~ N(μ, Σ), and the two steps
 
-        E[t] = tanh(a · M·x / τ)        E[x] = μ + Mᵀ·(M·Mᵀ ⊗ Σ + τ·I)⁻¹ (t·a − M·μ), times Σ
+        E[t] = tanh(a · M·x / τ)        E[x] = μ + (Mᵀ ⊗ Σ)·(M·Mᵀ ⊗ Σ + τ·I)⁻¹ (t·a − M·μ)
 
     are repeated while τ falls: expectation and maximisation for a = |M·x| up to noise of variance τ.
 
