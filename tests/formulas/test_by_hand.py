@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.attacks.linear import input_of_linear
+from leakgauge.attacks.patch_positions import patches_from_positions
 from leakgauge.attacks.r_gap.chain import Layer
 from leakgauge.attacks.r_gap.system import Judgement, RankAnalysis, system_of_convolution
 from leakgauge.audit.scoring import Scores
@@ -31,6 +32,7 @@ from leakgauge.inversion import (
     TotalVariation,
 )
 from leakgauge.inversion.encoded import guess_signs
+from leakgauge.inversion.output_gradient import read_targets
 from leakgauge.inversion.terms import Candidate, PerRestart
 from leakgauge.measures.image import mse, psnr, ssim_index
 from leakgauge.measures.mutual_information.cca import gaussian_information
@@ -173,8 +175,27 @@ class TestLabels:
         seen = observation([[0.0, 0.0]] * 3, [p - 0.5, p - 0.5, p], size=4)
         assert BiasCounts()(head_only(), seen, rng=rng()).tolist() == [0, 0, 1, 1]
 
+    def test_targets_from_the_gradient_at_the_output(self):
+        # W = ((1, 0), (0, 2)), b = 0, x = (3, 1): z = (3, 2). With y = (1, 5) the mean squared error has ∂b = 2/2 · (z − y) = (2, −3)
+        model = nn.Linear(2, 2)
+        with torch.no_grad():
+            model.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
+            model.bias.zero_()
+        victim = Victim(
+            nn.Sequential(nn.Flatten(), model), Pixels((1, 1, 2), bounds=(0, 9)), loss=nn.functional.mse_loss
+        )
+        seen = Observation(signal={"1.bias": torch.tensor([2.0, -3.0])}, channel=Gradient(), size=1)
+        found = read_targets(victim, seen, torch.tensor([[[[3.0, 1.0]]]]))
+        assert found is not None
+        assert found[0].tolist() == pytest.approx([1.0, 5.0])
+
 
 class TestClosedForm:
+    def test_patches_from_the_gradient_of_their_positions(self):
+        # Δ = ((1, 0), (1, 2)) and p = (3, 5): Δᵀp = (1·3 + 1·5, 2·5) = (8, 10)
+        rows, weight = torch.tensor([[1.0, 0.0], [1.0, 2.0]]), torch.tensor([[8.0], [10.0]])
+        assert patches_from_positions(rows, weight)[0].flatten().tolist() == pytest.approx([3.0, 5.0])
+
     def test_input_of_a_linear_layer(self):
         x, delta = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([2.0, -1.0])
         assert torch.allclose(input_of_linear(torch.outer(delta, x), delta), x)
