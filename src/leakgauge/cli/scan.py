@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -190,6 +191,9 @@ def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> T
 
     table = Table(
         title="What the cloud could reconstruct at each cut",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),  # ten columns and the names of cuts fit into 80 characters
+        pad_edge=False,
         caption="regr., lst.sq., dec.: FVU of regression, least squares and decoder (0 is a perfect copy, 1 is nothing learned); "
         f"bytes as {plan.numbers}, * more than the raw image; edge: share of parameters on the device; "
         "attr.: AUC of a probe for images brighter than the median of their class",
