@@ -22,7 +22,8 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.generative import CASES, table
+from benchmarks import generative
+from benchmarks.generative import table
 from leakgauge.attacks import diffusion, diffusion_guided
 from leakgauge.attacks.diffusion import WithDiffusion
 from leakgauge.audit.case import Case
@@ -35,6 +36,9 @@ from leakgauge.inversion import Cosine, FixedLength, Sampling
 
 PRIOR = "fashion"
 NULL = "prior alone"
+
+
+CASES = generative.CASES | {"vgg, batch of 4": ("vgg", 4, ())}
 
 
 def attacks(steps: int, restarts: int) -> Mapping[str, WithDiffusion]:
@@ -86,10 +90,12 @@ def parts(model: str) -> list[dict[str, object]]:
     pairs = [(encode(setup.images[i : i + 1]), setup.labels[i : i + 1]) for i in TUNED_ON]
     seen = [share(victim, Gradient(), x, y, reveal=(Size(),)) for x, y in pairs]
     whole, more = diffusion(prior=PRIOR), diffusion(prior=PRIOR, steps=500, refine=0.6)
-    plain = replace(diffusion(prior=PRIOR, select=0.0).matching, along=False)
+    features = diffusion(prior=PRIOR, select=0.0)
+    plain = replace(features.matching, objective=Cosine(), along=False)
     tried = {
         "replaying the loss": replace(whole, matching=plain),
         "along the output's gradient": replace(whole, matching=replace(plain, along=True)),
+        "features at the head": features,
         "the worst restarts give way": whole,
         "300 more steps on pixels": more,
     }

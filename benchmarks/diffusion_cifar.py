@@ -50,7 +50,7 @@ class Drawn:
 
     attacked: tuple[Tensor, Tensor]
     tuned_on: tuple[Tensor, Tensor]
-    pool: Tensor
+    pool: tuple[Tensor, Tensor]
 
 
 def pack(data: Path, out: Path, *, public: int, other: int, weights: bool = True) -> None:
@@ -88,11 +88,13 @@ def drawn(data: Path | None) -> Drawn:
     """The packed test images; without data, crops of photographs, to see the scripts run."""
     if data is None:
         tiles, labels = crops()
-        return Drawn((tiles[:16], labels[:16]), (tiles[16:28], labels[16:28]), tiles[28:60])
+        return Drawn((tiles[:16], labels[:16]), (tiles[16:28], labels[16:28]), (tiles[28:60], labels[28:60]))
     with np.load(data / "drawn.npz", allow_pickle=False) as kept:
-        images = {name: torch.from_numpy(kept[f"{name}_x"]).float() / 255 for name in ("attacked", "tuned_on", "pool")}
-        labels = {name: torch.from_numpy(kept[f"{name}_y"]) for name in ("attacked", "tuned_on")}
-    return Drawn((images["attacked"], labels["attacked"]), (images["tuned_on"], labels["tuned_on"]), images["pool"])
+        found = {
+            name: (torch.from_numpy(kept[f"{name}_x"]).float() / 255, torch.from_numpy(kept[f"{name}_y"]))
+            for name in ("attacked", "tuned_on", "pool")
+        }
+    return Drawn(**found)
 
 
 def crops() -> tuple[Tensor, Tensor]:

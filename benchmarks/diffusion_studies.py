@@ -1,20 +1,19 @@
 """Attacks with a diffusion prior on CIFAR-10's residual networks, beside attacks without one at equal seconds.
 
     python -m benchmarks.diffusion_studies STUDY [STUDY …] --data DIR --priors FOLDER --out FOLDER [--within 300] [--images 16]
-    python -m benchmarks.diffusion_studies polish plain-20 train-4 --quick --priors FOLDER --out FOLDER      a minute or two on one core
+    python -m benchmarks.diffusion_studies plain-20 train-4 --quick --priors FOLDER --out FOLDER      a minute or two on one core
     python -m benchmarks.diffusion_studies ranks --data DIR --out FOLDER    ranks of what was found, from the pictures (LPIPS if there)
 
 ``DIR`` and the priors are those of ``benchmarks.diffusion_cifar``. Studies:
 
-    polish              chooses how the last steps move pixels, on test images that are not reported
     plain-20            one image, eval mode: diffusion, its null run, the best attack without a prior
     without-56          ResNet-56: the attack without a prior, for the seconds that the other took
     paper-20            the same images by the paper's attack and by the plain normalised step
     train-4 …           train mode with shared statistics, batches of that size; eval-4 … the same in eval mode
     defenses            ResNet-20, one image: each defense, known to the adversary or not, with and without the prior
-    labels              which labels are read in train mode, and whether the truth fits with them (a CPU does)
+    labels              how many labels are read in small batches (a CPU does)
     null                what images of the prior have in common with the attacked ones, without any signal (a CPU does)
-    half other          ResNet-20, one image: a prior that learned from half of the classes, and from other photographs
+    all half other      ResNet-20, one image: a prior that learned from all classes, from half of them, and from other photographs
 
 Labels are read from the gradient, or given with ``--labels``. Every row has SSIM, PSNR, 1 − cos at what was found, seconds and, for
 images that were not found, why (``cause``). A study that fails is named in a row, the others go on, and the exit status is 1.
@@ -23,8 +22,10 @@ images that were not found, why (``cause``). A study that fails is named in a ro
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
+import math
 import statistics
 import time
 import traceback
@@ -32,16 +33,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.diffusion_cifar import drawn, joined, machine
+from benchmarks.diffusion_cifar import KINDS, drawn, joined, machine
 from leakgauge.attacks import diffusion, diffusion_guided, falling_variation, inverting_gradients
 from leakgauge.attacks.diffusion import Learning, WithDiffusion
-from leakgauge.attacks.falling_variation import SLOWER
+from leakgauge.attacks.falling_variation import SMOOTHER
 from leakgauge.audit.cause import Client, explain
 from leakgauge.audit.scoring import ALIKE, score
 from leakgauge.channels import DPSGD, Gradient
@@ -61,24 +61,20 @@ from leakgauge.core import (
 from leakgauge.defenses import GaussianNoise, Prune, Quantize, Withhold
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion import (
-    Adam,
     Annealing,
-    BalancedCosine,
     Cosine,
-    Descent,
     FixedLength,
     Guided,
     Matching,
     Sampling,
-    Sign,
     Staged,
-    StepDecay,
     Strongest,
     TotalVariation,
     infer_labels,
 )
-from leakgauge.inversion.labels import class_labels
-from leakgauge.inversion.staged import continued
+from leakgauge.inversion.labels import ExpectedCounts, class_labels
+from leakgauge.inversion.output_gradient import samples_at_head
+from leakgauge.inversion.progress import watching
 from leakgauge.measures.image import ssim
 from leakgauge.measures.lpips import load_lpips
 from leakgauge.measures.reidentification import normalised_correlation, rank
@@ -102,21 +98,17 @@ of the attacked images have gradients between 1e-6 and 1e-3."""
 
 @dataclass(frozen=True)
 class Setting:
-    """How :func:`diffusion` searches: ``rounds`` noise levels with ``moves`` moves each, then ``refine`` steps on pixels inside its solver,
-    or ``polish`` steps on the pixels of the best quarter with total variation of the weights ``tv``, one after another."""
+    """How :func:`diffusion` searches: ``rounds`` noise levels with ``moves`` moves each, then ``refine`` steps on pixels, as earlier runs
+    chose on images that are not reported."""
 
     rounds: int = 10
     moves: int = 50
     reach: float = 0.1
     select: float = 0.5
-    refine: int = 0
+    refine: int = 1000
     group: int = 8
     restarts: int = 16
     statistics: float = 0.1
-    polish: int = 0
-    tv: tuple[float, ...] = ()
-    balanced: bool = False
-    lr: float = 0.03
 
     def attack(self, prior: Path) -> WithDiffusion:
         plain = diffusion()
@@ -124,42 +116,7 @@ class Setting:
             rounds=self.rounds, moves=self.moves, reach=self.reach, select=self.select, refine=self.refine, group=self.group
         )  # fmt: skip
         matching = replace(plain.matching, solver=solver, restarts=self.restarts)
-        return replace(
-            plain,
-            matching=matching,
-            learning=Learning(str(prior)),
-            statistics=self.statistics,
-            polish=self.stages(),
-        )
-
-    def stages(self) -> tuple[Matching, ...]:
-        if not self.polish:
-            return ()
-        plain = replace(diffusion().matching, restarts=max(1, self.restarts // 4))
-        fit = BalancedCosine(0.5) if self.balanced else Cosine()
-        return tuple(
-            replace(
-                plain,
-                objective=fit + weight * TotalVariation(),
-                solver=Descent(
-                    Adam(self.lr * SLOWER**k),
-                    self.polish // len(self.tv),
-                    gradient=(Sign(),),
-                    schedule=StepDecay(),
-                    project=True,
-                ),
-            )
-            for k, weight in enumerate(self.tv)
-        )
-
-
-FALLING = (0.03, 0.01, 0.003, 0.001)
-POLISHES: tuple[dict[str, Any], ...] = (
-    {"polish": 2000, "tv": FALLING, "balanced": True},
-    {"polish": 2000, "tv": FALLING},
-    {"polish": 2000, "tv": tuple(0.1 * weight for weight in FALLING), "lr": 0.02},
-)
-"""Changes of :class:`Setting` that ``polish`` tries from the same images."""
+        return replace(plain, matching=matching, learning=Learning(str(prior)), statistics=self.statistics)
 
 
 @dataclass(frozen=True)
@@ -171,8 +128,16 @@ class Plain:
     statistics: float = 0.1
 
     def attack(self, steps: int, mode: str) -> Staged | Guided:
-        if mode == "eval":
-            return falling_variation(tv=self.tv, steps=steps, restarts=self.restarts)
+        if mode == "eval":  # with the plain cosine, which takes a tenth of the time on a GPU
+            falling = falling_variation(tv=self.tv, steps=steps, restarts=self.restarts)
+            weights = [multiple * self.tv for multiple in SMOOTHER][-len(falling.stages) :]
+            return replace(
+                falling,
+                stages=tuple(
+                    replace(stage, objective=Cosine() + weight * TotalVariation())
+                    for stage, weight in zip(falling.stages, weights, strict=True)
+                ),
+            )
         matching = inverting_gradients(tv=0.1, steps=steps, restarts=self.restarts, along=True)
         return Guided(matching, Strongest(), self.statistics)
 
@@ -184,6 +149,7 @@ class Scene:
     victim: Victim
     batches: list[tuple[Observation, Tensor, Tensor]]
     facts: dict[str, object]
+    until: float = math.inf
 
     @classmethod
     def of(
@@ -222,17 +188,24 @@ class Scene:
             "images": images,
             "tuning": tuning,
         }
-        return cls(victim, batches, {**facts, "defense": defense, "defense_known": known})
+        return cls(victim, batches, {**facts, "defense": defense, "defense_known": known}, run.until)
 
     def attacked(
-        self, attack: WithDiffusion | Matching | Staged | Guided, seed: int
+        self, attack: WithDiffusion | Matching | Staged | Guided, seed: int, most: float = math.inf
     ) -> tuple[list[Reconstruction], float]:
-        """What the attack makes of every batch, all at once where it can, and the seconds it took."""
+        """What the attack makes of every batch, all at once where it can, and the seconds it took; given up after ``most`` seconds."""
         began = time.perf_counter()
-        if isinstance(attack, Guided):
-            found = [attack(self.victim, seen, seed=seed) for seen, _, _ in self.batches]
-        else:
-            found = attack.many(self.victim, [seen for seen, _, _ in self.batches], seed=seed)
+        until = min(began + most, self.until)
+
+        def clock(done: int, total: int) -> None:
+            if time.perf_counter() > until:
+                raise Inapplicable(f"out of time at step {done} of {total}")
+
+        with watching(clock):
+            if isinstance(attack, Guided):
+                found = [attack(self.victim, seen, seed=seed) for seen, _, _ in self.batches]
+            else:
+                found = attack.many(self.victim, [seen for seen, _, _ in self.batches], seed=seed)
         if self.victim.device.type == "cuda":
             torch.cuda.synchronize()
         return found, time.perf_counter() - began
@@ -243,14 +216,13 @@ class Scene:
         return torch.cat([decode(_paired(one.x, x)) for one, (_, x, _) in zip(found, self.batches, strict=True)])
 
     def row(self, found: Sequence[Reconstruction], seconds: float) -> dict[str, object]:
-        plain = diffusion()  # with the cosine as objective, along the output's gradient where that can be read
+        plain = Matching(Cosine(), along=True)  # along the output's gradient where that can be read
         pairs = list(zip(found, self.batches, strict=True))
         scores = [score(one, x, y, space=self.victim.space) for one, (_, x, y) in pairs]
         ssims = [s for each in scores for s in each.ssim]
         psnrs = [p for each in scores for p in each.psnr]
         mismatch = [
-            plain.matching.objective_at(self.victim, seen, one.x, y if one.y is None else one.y)
-            for one, (seen, _, y) in pairs
+            plain.objective_at(self.victim, seen, one.x, y if one.y is None else one.y) for one, (seen, _, y) in pairs
         ]
         return {
             **self.facts,
@@ -312,21 +284,12 @@ class Run:
     def prior(self, kind: str = "all") -> Path:
         return joined(self.given.priors, kind, self.given.out)
 
-    def chosen(self) -> Setting:
-        """That which ``polish`` chose, in this call or an earlier one; else the default."""
-        setting = Setting(**POLISHES[0])
-        for folder in (self.given.out, self.given.priors):
-            if (folder / "chosen.json").is_file():
-                setting = Setting(**json.loads((folder / "chosen.json").read_text()))
-                break
-        return self.small(setting)
-
-    def small(self, setting: Setting) -> Setting:
-        if not self.given.quick:
-            return setting
-        return replace(
-            setting, rounds=2, moves=2, restarts=4, refine=min(2, setting.refine), polish=min(4, setting.polish)
-        )
+    def setting(self, restarts: int) -> Setting:
+        """Of the command line, or ``restarts`` and what earlier runs chose."""
+        given = self.given
+        if given.quick:
+            return Setting(rounds=2, moves=2, restarts=4, refine=2)
+        return Setting(moves=given.moves, refine=given.refine, restarts=given.restarts or restarts)
 
     def steps(self, steps: int) -> int:
         return 4 if self.given.quick else steps
@@ -352,8 +315,7 @@ class Run:
 
     def compared(self, study: str, scene: Scene, kind: str = "all", *, restarts: int = 16) -> None:
         """The prior's attack with its null run, and the best attack without a prior given the same seconds."""
-        setting = self.chosen()
-        setting = setting if self.given.quick else replace(setting, restarts=restarts)
+        setting = self.setting(restarts)
         ours, seed = setting.attack(self.prior(kind)), self.given.seed
         facts: dict[str, object] = {"prior": kind, "setting": asdict(setting)}
         found, seconds = scene.attacked(ours, seed)
@@ -366,42 +328,18 @@ class Run:
             self.without_prior(study, scene, seconds)
 
     def without_prior(self, study: str, scene: Scene, seconds: float) -> None:
-        plain, tried, mode = Plain(), 4 if self.given.quick else 80, str(scene.facts["mode"])
-        first = scene.attacked(plain.attack(4, mode), self.given.seed)[1]  # recording costs as much as some steps
-        short = scene.attacked(plain.attack(tried, mode), self.given.seed)[1]
-        each = max(1e-4, (short - first) / max(1, tried - 4))
-        steps = self.steps(max(tried, min(20_000, int((seconds - first) / each))))
+        plain, tried, mode = Plain(), 4 if self.given.quick else 40, str(scene.facts["mode"])
+        # the first call also compiles and tunes; what the two others take beyond each other are steps
+        _, short, long = (scene.attacked(plain.attack(n, mode), self.given.seed)[1] for n in (tried, tried, 3 * tried))
+        each = max((long - short) / (2 * tried), 0.2 * long / (3 * tried))
+        steps = self.steps(max(tried, min(20_000, int((seconds - short) / each) + tried)))
         attack = plain.attack(steps, mode)
-        found, took = scene.attacked(attack, self.given.seed)
+        found, took = scene.attacked(attack, self.given.seed, most=3 * seconds + 20)
         name = "falling_variation" if mode == "eval" else "inverting_gradients"
         facts: dict[str, object] = {"setting": {**asdict(plain), "steps": steps}}
         self.add(study, name, {**scene.row(found, took), **facts}, scene.images(found))
         nothing = scene.attacked(plain.attack(min(steps, 40), mode).blind(), self.given.seed)[0]
         self.add(study, f"{name}, causes", {**scene.facts, "causes": scene.causes(attack, found, nothing)})
-
-
-def polish(run: Run) -> None:
-    """How the last steps move pixels, from the same images of the prior, on images that are not reported."""
-    scene, prior, seed = Scene.of(run, 20, 8, tuning=True), run.prior(), run.given.seed
-    plain = run.small(Setting(restarts=8))
-    seen = [one for one, _, _ in scene.batches]
-    found, seconds = scene.attacked(plain.attack(prior), seed)
-    run.add("polish", "diffusion", {**scene.row(found, seconds), "setting": asdict(plain)})
-    best, height = plain, -1.0
-    for change in POLISHES:
-        setting = run.small(replace(plain, **change))
-        began = time.perf_counter()
-        made = continued(
-            setting.stages(), scene.victim, seen, found, setting.rounds * setting.moves + setting.polish, seed
-        )
-        row = scene.row(made, seconds + time.perf_counter() - began)
-        run.add("polish", "diffusion", {**row, "setting": asdict(setting)})
-        if float(str(row["ssim"])) > height:
-            best, height = setting, float(str(row["ssim"]))
-    (run.given.out / "chosen.json").write_text(json.dumps(asdict(best)) + "\n")
-    refined = run.small(replace(plain, refine=1000))
-    found, seconds = scene.attacked(refined.attack(prior), seed)
-    run.add("polish", "diffusion", {**scene.row(found, seconds), "setting": asdict(refined)})
 
 
 def without_56(run: Run) -> None:
@@ -431,45 +369,65 @@ def paper_20(run: Run) -> None:
 def batches(mode: str, batch: int) -> Callable[[Run], None]:
     def study(run: Run) -> None:
         images = run.given.images if mode == "eval" else min(run.given.images, 4 if batch == 1 else 16)
-        run.compared("batches", Scene.of(run, 20, max(batch, images), mode=mode, batch=batch), restarts=8)
+        run.compared(
+            "batches",
+            Scene.of(run, 20, max(batch, images), mode=mode, batch=batch, tuning=run.given.tuning),
+            restarts=8,
+        )
 
     return study
 
 
 def defenses(run: Run) -> None:
-    setting = run.chosen() if run.given.quick else replace(run.chosen(), restarts=8)
+    setting = run.setting(8)
     ours = setting.attack(run.prior())
-    for name, (_, changes) in DEFENSES.items():
-        for known in (False, True) if changes and not isinstance(changes[0], GaussianNoise) else (False,):
+    done = ("noise 0.1", "noise 1", "pruned 90 %")  # in earlier rows
+    for known in (False, True):
+        for name, (_, changes) in DEFENSES.items():
+            if name in done or (known and not (changes and isinstance(changes[0], Prune | Quantize))):
+                continue
             if run.late:
                 return
             scene = Scene.of(run, 20, 8, defense=name, known=known)
             attacks: dict[str, WithDiffusion | Staged | Guided] = {"diffusion": ours}
-            attacks["falling_variation"] = Plain().attack(run.steps(2000), "eval")
+            attacks["falling_variation"] = Plain().attack(run.steps(1500), "eval")
             for title, attack in attacks.items():
                 found, seconds = scene.attacked(attack, run.given.seed)
-                facts = {"setting": asdict(setting)} if title == "diffusion" else {"setting": {"steps": 2000}}
+                facts = {"setting": asdict(setting)} if title == "diffusion" else {"setting": {"steps": 1500}}
                 run.add("defenses", title, {**scene.row(found, seconds), **facts}, scene.images(found))
 
 
 def prior_of(kind: str) -> Callable[[Run], None]:
     def study(run: Run) -> None:
-        run.compared(f"prior {kind}", Scene.of(run, 20, run.given.images), kind)
+        run.compared(f"prior {kind}", Scene.of(run, 20, run.given.images), kind, restarts=8)
 
     return study
 
 
 def labels(run: Run) -> None:
-    """In train mode, batches of 4: the labels that are read, and 1 − cos of the truth with them, in the order that fits best."""
-    matching = diffusion().matching
-    for tuning in (True, False):
-        scene = Scene.of(run, 20, 4 if run.given.quick else 16, tuning=tuning, mode="train", batch=4)
-        for seen, x, y in scene.batches:
-            read = class_labels(infer_labels(), scene.victim, seen, rng=torch.Generator().manual_seed(0))
-            orders = [] if read is None else sorted(set(itertools.permutations(read.tolist())))
-            fits = [matching.objective_at(scene.victim, seen, x, torch.tensor(order)) for order in orders]
-            row = {"true": sorted(y.tolist()), "read": None if read is None else sorted(read.tolist())}
-            run.add("labels", "truth", {**scene.facts, **row, "mismatch_of_truth": min(fits, default=None)})
+    """Which labels are read: by the expected counts alone, and with the samples told apart, on the images among which others are found."""
+    x, y = run.drawn.pool
+    for depth, mode, size in itertools.product((20, 56), ("train", "eval"), (2, 4)):
+        model, space = run.network(depth)
+        victim = Victim(model.to(run.device), space, mode="train" if mode == "train" else "eval", name=f"resnet{depth}")
+        count, right, apart, visible = 2 if run.given.quick else 40, Counter[str](), 0, 0
+        for begin in range(0, count * size, size):
+            own = y[begin : begin + size].to(run.device)
+            images = victim.to_input(space.encode(x[begin : begin + size]))
+            seen = share(victim, Gradient(), images, own, reveal=(Size(),))
+            for name, rule in (("expected counts", ExpectedCounts()), ("told apart", infer_labels())):
+                read = class_labels(rule, victim, seen, rng=torch.Generator().manual_seed(0))
+                right[f"{name}, labels"] += (
+                    0 if read is None else sum((Counter(read.tolist()) & Counter(own.tolist())).values())
+                )
+                right[f"{name}, batches"] += _same(read, own)
+            with torch.no_grad():
+                certain = victim(images).softmax(1)[torch.arange(size), own]
+            visible += int((certain < 1).sum())
+            with contextlib.suppress(Inapplicable):
+                apart += samples_at_head(victim, seen).seen
+        facts = {"depth": depth, "mode": mode, "batch": size, "batches": count, "of_labels": count * size}
+        run.add("labels", "", {**facts, **right, "below_one": visible, "told_apart": apart})
 
 
 def null(run: Run) -> None:
@@ -521,7 +479,9 @@ def _ranks(run: Run) -> None:
                 if lpips is not None:
                     look = lpips.vectors
                     kinds["lpips"] = lambda a, b, look=look: -torch.cdist(once("l", look, a), once("l", look, b))
-                each = {kind: rank(made, truth, run.drawn.pool, alike=alike).tolist() for kind, alike in kinds.items()}
+                each = {
+                    kind: rank(made, truth, run.drawn.pool[0], alike=alike).tolist() for kind, alike in kinds.items()
+                }
                 first = {kind: sum(r == 1 for r in values) for kind, values in each.items()}
                 lines.append({"pictures": name, "file": file.name, "images": len(made), "rank_1": first, "ranks": each})
                 print(name, first, flush=True)
@@ -529,14 +489,12 @@ def _ranks(run: Run) -> None:
 
 
 STUDIES: dict[str, Callable[[Run], None]] = {
-    "polish": polish,
     "without-56": without_56,
     "plain-20": plain_20,
     "paper-20": paper_20,
     **{f"{mode}-{batch}": batches(mode, batch) for mode in ("train", "eval") for batch in (1, 4, 8)},
     "defenses": defenses,
-    "half": prior_of("half"),
-    "other": prior_of("other"),
+    **{kind: prior_of(kind) for kind in KINDS},
     "labels": labels,
     "null": null,
     "ranks": _ranks,
@@ -552,7 +510,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--images", type=int, default=16)
     parser.add_argument("--labels", action="store_true", help="the adversary is given the labels")
-    parser.add_argument("--within", type=float, default=1e9, help="seconds after which no study is begun")
+    parser.add_argument("--within", type=float, default=1e9, help="seconds after which no study is begun or goes on")
+    parser.add_argument("--moves", type=int, default=50, help="at each of the ten noise levels")
+    parser.add_argument("--refine", type=int, default=1000, help="last steps, on pixels")
+    parser.add_argument(
+        "--restarts", type=int, help="of the attack with a prior; by default what each study takes on a GPU"
+    )
+    parser.add_argument("--tuning", action="store_true", help="batches of images that are not reported")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     given.priors = given.priors or given.out

@@ -16,7 +16,8 @@ from leakgauge.inversion import Adam, Descent, Given
 from leakgauge.measures.image import ssim
 from reproductions.april import positions, study
 from reproductions.april.study import Options
-from reproductions.common.runner import Part, Rows
+from reproductions.common import page
+from reproductions.common.runner import Part, Row, Rows
 
 COUNT, STEPS, RATE, AWAY = 3, 3000, 0.1, 0.1
 
@@ -50,6 +51,16 @@ def run(options: Options, results: Rows) -> None:
             start_ssim=float(ssim(start, truth)),
             seconds=round(time.perf_counter() - began, 1),
         )
+
+
+def table(rows: list[Row]) -> str:
+    heads = ["image", "rate", "steps", "loss / ‖g*‖²", "MSE", "SSIM", "SSIM of the start"]
+    cells = [
+        [f"{number}", f"{r['lr']:g}", f"{r['steps']}", f"{r['relative_loss']:.1e}", f"{r['mse']:.1e}"]
+        + [f"{r[name]:.3f}" for name in ("ssim", "start_ssim")]
+        for number, r in enumerate(rows, 1)
+    ]  # fmt: skip
+    return page.table(heads, cells)
 
 
 if __name__ == "__main__":

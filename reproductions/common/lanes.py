@@ -98,8 +98,8 @@ HUNDRED = ("--decoder-epochs", "100", "--seeds", "1")
 ONE_HOT = ("--labels", "one-hot")
 PLANS: dict[str, tuple[Lane, ...]] = {
     "next-1": (  # train mode with the searches that solved the trained control
-        lane(feasibility(350, "train_mode_longer", "--form", "post")),
-        lane(feasibility(350, "train_mode_longer", "--form", "pre")),
+        lane(feasibility(200, "train_mode_longer", "--form", "post")),
+        lane(feasibility(200, "train_mode_longer", "--form", "pre")),
     ),
     "golden": (  # the golden zone with the paper's 100 decoder epochs, the most valuable first
         lane(

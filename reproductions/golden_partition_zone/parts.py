@@ -150,12 +150,6 @@ def clusters(study: Study) -> None:
             study.rows.add(key, {**about, "purity": purity, "map": shown, "classes": truth.tolist()})
 
 
-def ir152_epochs(study: Study) -> None:
-    """The paper's 100 epochs at blocks where its numbers and ours may differ by the epochs alone."""
-    paper = replace(study.paper, epochs=1 if study.quick else 100)
-    _curve(study, "ir152-epochs", "ir152", (25, 40, 48, 50), study.cifar(), "one-hot", 0, paper=paper)
-
-
 def vit_curve(study: Study) -> None:
     """Figs. 2 and 7: the class token alone, the patch tokens in their places, and the authors' flattening decoder."""
     splits = study.cifar()

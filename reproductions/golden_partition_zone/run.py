@@ -29,7 +29,6 @@ RESULTS = Path(__file__).parent / "results"
 PARTS: dict[str, Callable[[Study], None]] = {
     "vgg19-curve": parts.vgg19_curve,
     "ir152-curve": parts.ir152_curve,
-    "ir152-epochs": parts.ir152_epochs,
     "vit-curve": parts.vit_curve,
     "predictions": decoder_tables.predictions,
     "enhancements": decoder_tables.enhancements,

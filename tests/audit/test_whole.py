@@ -12,7 +12,7 @@ from leakgauge.audit import records, whole
 from leakgauge.audit.findings import read_findings
 from leakgauge.audit.plan import Plan
 from leakgauge.audit.planner import Planner
-from leakgauge.audit.questions import answers, split, training
+from leakgauge.audit.questions import answers, split_records, training
 from leakgauge.audit.request import Effort, Request
 from leakgauge.audit.session import Setup
 from leakgauge.audit.timing import Cost
@@ -185,7 +185,7 @@ def test_the_command_of_a_scan_names_its_effort_also_where_the_audit_chose_it(as
         return Setup(victim_of(mode=case.mode, norm=False), images, torch.arange(80) % 4)
 
     Planner(ask("split", effort=Effort()), load=load, folder=tmp_path, began=0.0).plan()
-    plan = split.read_plan(tmp_path)
+    plan = split_records.read_plan(tmp_path)
     assert plan.command.endswith(f" --epochs {plan.epochs}")
 
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from leakgauge import BadInput, Pixels, Run, Victim, run_audit, testing
 from leakgauge.audit import Case, records, run_all
 from leakgauge.audit.plan import read as read_plan
-from leakgauge.audit.run import Processes
+from leakgauge.audit.processes import Processes
 from leakgauge.audit.session import Session
 from leakgauge.errors import MissingExtra
 from leakgauge.integrations import datasets

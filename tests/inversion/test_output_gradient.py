@@ -78,7 +78,7 @@ def test_many_observations_have_their_own_gradient_at_the_output():
 
 
 def test_where_it_cannot_be_read_the_loss_is_replayed():
-    victim, seen, _, _ = case(size=2)
+    victim, seen, _, _ = case(size=6)  # more than half as many as classes
     assert along_output(victim, [seen]) is None
     plain, along = (Matching(Cosine(), solver=Descent(steps=2), along=a)(victim, seen) for a in (False, True))
     assert torch.equal(plain.x, along.x)

@@ -53,6 +53,18 @@ def test_the_course_has_every_step_once_and_progress_reaches_the_end(seen):
     assert reports[-1] == (10, 10)
 
 
+def test_several_observations_are_found_as_if_alone(seen):
+    victim, observed = seen
+    _, x, y = tiny_case("cnn")
+    other = share(victim, Gradient(), x.flip(-1), (y + 1) % 3, reveal=[Size()])
+    attack = Staged((search(0.3), search(0.01, steps=4)))
+    together = attack.many(victim, [observed, other], seed=3)
+    for one, alone in zip(together, (observed, other), strict=True):
+        torch.testing.assert_close(one.x, attack(victim, alone, seed=3).x, rtol=1e-3, atol=1e-4)
+        assert one.trace.steps == tuple(range(11))
+    assert not torch.equal(together[0].x, together[1].x)
+
+
 def test_the_null_run_reads_no_signal(seen):
     victim, observed = seen
     blind = Staged((search(0.3), search(0.01))).blind()

@@ -244,6 +244,11 @@ def test_lanes_stop_in_time_and_pack_what_is_there(tmp_path, monkeypatch, capsys
         assert len(archive.getnames()) == 2
 
 
+def test_lanes_that_fill_a_gpu_take_turns():
+    a, b, c = (lanes.Job(name) for name in "abc")
+    assert lanes.in_turns([lanes.Lane((a, c)), lanes.Lane((b,))]).jobs == (a, b, c)
+
+
 def test_a_plan_without_its_data_does_not_begin(tmp_path):
     assert set(lanes.NEEDS) == set(lanes.PLANS)
     (tmp_path / "mnist.npz").write_text("")

@@ -166,9 +166,8 @@ def test_bytes_of_pictures():
     with pytest.raises(BadInput, match="JPEG needs"):
         jpeg_bytes(torch.rand(2, 4, 8, 8))
     model = VGG(in_channels=3, side=16, stages=((4,),), classes=3)
-    (first, *_) = cuts(model, (3, 16, 16), images=noise, time_repeats=1)
+    (first, *_) = cuts(model, (3, 16, 16), images=noise)
     assert first.image.jpeg == jpeg_bytes(noise)
-    assert first.edge_time_share is not None
     with pytest.raises(BadInput, match="fp32, fp16, int8"):
         first.bytes("int4")
 

@@ -9,14 +9,12 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from leakgauge.channels.dropout import without_dropout
 from leakgauge.core import Assumption, Observation, Pixels, Reconstruction, Use, Victim
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.errors.checked import checked
-from leakgauge.inversion import Annealing, Cosine, Guided, Matching, Sampling, Strongest, infer_labels
-from leakgauge.inversion.staged import continued
+from leakgauge.inversion import Annealing, Cosine, Guided, HeadFeatures, Matching, Sampling, Strongest, infer_labels
 from leakgauge.priors import Diffusion, fit_diffusion, gallery, load_diffusion
 from leakgauge.priors.cache import cache_folder
 from leakgauge.priors.decoders import FEWEST
@@ -97,14 +95,13 @@ def class_scores(victim: Victim, images: Tensor) -> Tensor | None:
 class WithDiffusion:
     """An attack by ``matching``, whose solver samples from a diffusion prior; ``learning`` makes the prior when the attack runs.
 
-    The searches ``polish`` follow, without the prior, each from the best that was found before. Where the client shares the statistics of its batch, matching them counts ``statistics``. ``signal`` is False for the null run: the
+    Where the client shares the statistics of its batch, matching them counts ``statistics``. ``signal`` is False for the null run: the
     same sampler without guidance.
     """
 
     matching: Matching
     learning: Learning
     statistics: float = 0.0
-    polish: tuple[Matching, ...] = ()
     signal: bool = True
 
     def uses(self) -> frozenset[Use]:
@@ -115,7 +112,7 @@ class WithDiffusion:
         return self.learning.assumptions()
 
     def effort(self) -> tuple[str, int]:
-        return self.matching.name, sum(one.solver.steps for one in (self.matching, *self.polish))
+        return self.matching.effort()
 
     def blind(self) -> WithDiffusion:
         """The same sampler from the same noise, without guidance and without a class, since that is read from the signal."""
@@ -139,8 +136,6 @@ class WithDiffusion:
             found = [self._guided(matching)(victim, one, seed=seed) for one in seen]
         else:
             found = matching.many(victim, seen, seed=seed)
-        if self.signal and self.polish:
-            found = self._polished(victim, seen, found, seed)
         return [
             replace(
                 one,
@@ -151,19 +146,6 @@ class WithDiffusion:
             )
             for one in found
         ]
-
-    def _polished(
-        self, victim: Victim, seen: Sequence[Observation], found: list[Reconstruction], seed: int
-    ) -> list[Reconstruction]:
-        steps = self.effort()[1]
-        if not self._knows_statistics(victim, seen[0]):
-            return continued(self.polish, victim, seen, found, steps, seed)
-        made: list[Reconstruction] = []
-        victim = without_dropout(victim)
-        for one, before in zip(seen, found, strict=True):
-            stages = [self._guided(stage).informed(victim, one, seed)[0] for stage in self.polish]
-            made += continued(stages, victim, [one], [before], steps, seed)
-        return made
 
     def objective_at(self, victim: Victim, seen: Observation, x: Tensor, y: Tensor, /, *, seed: int = 0) -> float:
         """The objective of one candidate; the prior restricts where it is searched, not what it is."""
@@ -221,7 +203,7 @@ def diffusion(
     moves = min(moves, steps - last)
     return WithDiffusion(
         matching=Matching(
-            objective=Cosine(),
+            objective=Cosine() + 1.0 * HeadFeatures(),
             labels=infer_labels(),
             solver=Annealing(
                 rounds=(steps - last) // moves,

@@ -278,6 +278,12 @@ class Case:
         return self.batch_size * self.local_steps
 
     @property
+    def steps(self) -> int | None:
+        """Steps that the case gives its attack; None where it leaves them to the attack, or that takes none."""
+        found = self.options.get("steps")
+        return found if isinstance(found, int) else None
+
+    @property
     def _trains_plainly(self) -> bool:
         """Whether nothing is said about local training."""
         return all(getattr(self, name) == getattr(Case, name) for name in TRAINING)
@@ -478,8 +484,7 @@ def enough_steps(case: Case) -> int:
 
 def tries_enough(case: Case) -> bool:
     """Whether a negative of the case would count."""
-    steps = case.options.get("steps")
-    return not isinstance(steps, int) or steps >= enough_steps(case)
+    return case.steps is None or case.steps >= enough_steps(case)
 
 
 def earns_negative(attack: Attack) -> bool:

@@ -164,7 +164,7 @@ def evaluate(
     else:
         rounds = share_rounds(victim, channel, x, y, **sent)
         victim, seen = rounds.joint()
-        seen, stream = replace(seen, labels=_read_in_rounds(rounds, seed=seed)), client_in_round(0)
+        seen, stream = replace(seen, labels=read_in_rounds(rounds, seed=seed)), client_in_round(0)
         attack = inverting_gradients() if attack is None else attack
     return assess(
         attack,
@@ -181,7 +181,7 @@ def evaluate(
     )
 
 
-def _read_in_rounds(rounds: Rounds, *, seed: int) -> Tensor:
+def read_in_rounds(rounds: Rounds, *, seed: int = 0) -> Tensor:
     """The labels of the batch: revealed, or read in the round of which the rule expects most to be right."""
     known = rounds.seen[0].labels
     if isinstance(known, Tensor):

@@ -13,7 +13,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 from leakgauge.audit.advice import advise
-from leakgauge.audit.bracket import bracket_sentence, brackets
 from leakgauge.audit.compare import ORDER, Comparison, Difference
 from leakgauge.audit.findings import Findings
 from leakgauge.audit.phrasing import metric, moved
@@ -21,6 +20,7 @@ from leakgauge.audit.records import Record
 from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import Outcome
 from leakgauge.audit.wording import LIMITS, Statement, cause_rows, raced, rule, statements, why
+from leakgauge.audit.wording.bracket import bracket_sentence, brackets
 from leakgauge.errors import BadInput, harmless
 
 EXIT_CODE = 3

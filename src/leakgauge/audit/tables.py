@@ -177,10 +177,10 @@ def evaluate_table(
 ) -> TableResult:
     """Shares the rows ``x`` (model space) with targets ``y`` through ``channel``, attacks what was sent, and judges what the attack found.
 
-    ``attack`` is :func:`~leakgauge.attacks.tables` unless another is named. The guesses to beat are the attack's own null run, and the row
-    of means and most frequent values by which the columns are scaled, which are public with the model. ``public`` holds other rows of the
-    same kind (as a user sees them, (N, columns)): then also their typical row, and rows drawn from them. All else is for
-    :func:`~leakgauge.core.share`: ``defenses``, ``reveal`` (what the attack knows beyond the signal) and ``seed``.
+    ``attack`` is :func:`~leakgauge.attacks.tables` unless another is named. The guesses to beat are the attack's own null run, the row
+    of means and most frequent values by which the columns are scaled, which are public with the model, and rows drawn by these.
+    ``public`` holds other rows of the same kind (as a user sees them, (N, columns)): then also their typical row, and rows drawn from
+    them. All else is for :func:`~leakgauge.core.share`: ``defenses``, ``reveal`` (what the attack knows beyond the signal) and ``seed``.
 
     >>> from leakgauge import testing
     >>> from leakgauge.channels import Gradient
@@ -230,13 +230,13 @@ def evaluate_table(
 def _guesses(space: Table, count: int, public: Tensor | None, seed: int) -> dict[str, Tensor]:
     """Rows that anyone could guess without the update."""
     rng = torch.Generator().manual_seed(seed)
-    scaled = space.typical().expand(count, -1)
+    own = {"means of the columns": space.typical().expand(count, -1), "drawn by the columns": space.draw(count, rng)}
     if public is None:
-        return {"means of the columns": scaled, "drawn evenly": space.decode(space.start(count, rng))}
+        return own
     categories = torch.tensor([isinstance(column, Category) for column in space.columns])
     typical = typical_row(public.double(), categories).expand(count, -1)
     drawn = public.double()[torch.randperm(len(public), generator=rng)[:count]]
-    return {"means of the columns": scaled, "typical row": typical, "drawn rows": drawn}
+    return {**own, "typical row": typical, "drawn rows": drawn}
 
 
 def _scored(x: Tensor, truth: Tensor, space: Table) -> TableScores:

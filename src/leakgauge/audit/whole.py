@@ -20,10 +20,11 @@ from leakgauge.audit.pace import Pace
 from leakgauge.audit.phrasing import duration, few, plural
 from leakgauge.audit.plan import FILE, Plan, save
 from leakgauge.audit.planner import Planner, ends
-from leakgauge.audit.questions import Question, answers, defense_records, defenses, properties, split, training
+from leakgauge.audit.questions import Question, answers, defense_records, defenses, properties, split_records, training
 from leakgauge.audit.questions.answers import Answer
 from leakgauge.audit.questions.defense_records import DefenseRecord
-from leakgauge.audit.questions.split import DECODER, FEATURES, CutRecord, ScanRun
+from leakgauge.audit.questions.split import FEATURES, ScanRun
+from leakgauge.audit.questions.split_records import DECODER, CutRecord
 from leakgauge.audit.questions.training import train, trained
 from leakgauge.audit.questions.updates import Explanation, explain, same_work
 from leakgauge.audit.records import Record
@@ -44,9 +45,9 @@ MEASURED = (
     records.FILE,
     answers.FILE,
     training.FILE,
-    split.PLAN,
-    split.FILE,
-    split.CONCLUSION,
+    split_records.PLAN,
+    split_records.FILE,
+    split_records.CONCLUSION,
     defense_records.FILE,
     properties.FILE,
 )
@@ -123,8 +124,12 @@ def conduct(
 def _check_together(plan: Plan, folder: Path) -> None:
     """Refuses a folder whose files are of different runs: what is on record must be what was planned."""
     apart = "and {other} are not of one run; start another audit with another --out"
-    if "split" in plan.questions and split.exists(folder) and split.read_plan(folder).case != plan.request.split:
-        raise BadInput(f"{folder / FILE} {apart.format(other=split.PLAN)}")
+    if (
+        "split" in plan.questions
+        and split_records.exists(folder)
+        and split_records.read_plan(folder).case != plan.request.split
+    ):
+        raise BadInput(f"{folder / FILE} {apart.format(other=split_records.PLAN)}")
     found = [(record.key, record.case.key(), records.FILE) for record in records.STORE.read_if_there(folder)]
     found += [
         (record.key, record.trial.key(), defense_records.FILE) for record in defense_records.STORE.read_if_there(folder)
@@ -330,11 +335,11 @@ def _training(run: _Run) -> None:
 
 
 def _split(run: _Run) -> None:
-    plan = split.read_plan(run.folder)
+    plan = split_records.read_plan(run.folder)
     run.watcher.started("split", len(plan.cuts))
-    if split.read_conclusion(run.folder) is not None:
+    if split_records.read_conclusion(run.folder) is not None:
         return
-    done = sum(1 for record in split.read(run.folder) if record.attack != DECODER)
+    done = sum(1 for record in split_records.read(run.folder) if record.attack != DECODER)
 
     def on_record(record: CutRecord) -> None:
         nonlocal done

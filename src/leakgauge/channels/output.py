@@ -9,10 +9,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Along:
-    """loss(z, d) = Σ_k ⟨z_k, d_k⟩ for outputs z and targets d (B, C): its gradient with respect to z is d, whatever z is.
+    """loss(z, d) = Σ_k ⟨z_k, d_k⟩ for outputs z (B, C) and the first C columns d of the targets: its gradient with respect to z is d,
+    whatever z is. Further columns are the features that enter the layer ``head``, for terms that read them.
 
     With d the gradient of another loss at the truth's output, both losses have the same gradient with respect to the weights there.
     """
 
+    head: str = ""
+
     def __call__(self, output: Tensor, towards: Tensor, /) -> Tensor:
-        return (output * towards).sum()
+        return (output * towards[..., : output.shape[-1]]).sum()

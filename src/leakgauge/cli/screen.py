@@ -16,6 +16,7 @@ from leakgauge.audit.phrasing import duration, plural
 from leakgauge.audit.questions import QUESTIONS, Question
 from leakgauge.audit.questions.answers import Answer
 from leakgauge.audit.records import Record
+from leakgauge.audit.whole import Watcher
 from leakgauge.audit.wording import figures, result, server_of
 from leakgauge.cli.terminal import shown
 
@@ -31,8 +32,8 @@ LISTED = ("updates", "split", "defenses")
 """Questions with a line for each part where there is no terminal; a training has too many steps for that."""
 
 
-class AuditView:
-    """A live table on a terminal, plain lines elsewhere, nothing in quiet. A watcher of :func:`leakgauge.audit.whole.conduct`."""
+class AuditView(Watcher):
+    """A live table on a terminal, plain lines elsewhere, nothing in quiet."""
 
     def __init__(
         self, console: Console, questions: Sequence[Question], *, clock: Callable[[], float] = time.perf_counter

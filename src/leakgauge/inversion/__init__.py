@@ -29,7 +29,7 @@ from leakgauge.inversion.labels import (
 )
 from leakgauge.inversion.latent import Latent
 from leakgauge.inversion.matching import Halving, Matching
-from leakgauge.inversion.output_gradient import OutputGradient
+from leakgauge.inversion.output_gradient import HeadFeatures, OutputGradient
 from leakgauge.inversion.priors import (
     BatchNormStatistics,
     GroupConsistency,
@@ -75,6 +75,7 @@ __all__ = [
     "GroupConsistency",
     "Guided",
     "Halving",
+    "HeadFeatures",
     "Joint",
     "Latent",
     "LayerCosine",

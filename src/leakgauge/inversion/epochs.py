@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from leakgauge.channels import ShuffledFedAvg
 from leakgauge.core import Observation, Reconstruction, Space, Trace, Use, Victim, as_images
-from leakgauge.core.defaults import plain_defaults
-from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.inversion.known_targets import has_structured_targets, with_known_targets
+from leakgauge.errors import Inapplicable
+from leakgauge.inversion.added import Added
 from leakgauge.inversion.labels import batch_size, read_class_labels
 from leakgauge.inversion.matching import Matching
 from leakgauge.inversion.terms import Candidate, Term, per_restart
@@ -35,7 +35,7 @@ class EpochsAgree(Term):
 
 
 @dataclass(frozen=True)
-class OverEpochs:
+class OverEpochs(Added):
     """``matching`` with separate images for every epoch, plus ``weight`` · ``EpochsAgree``; averages the epochs at the end.
 
     Labels are assigned to the positions of each epoch at random, because nobody knows in which step a sample was used. Before
@@ -45,25 +45,10 @@ class OverEpochs:
     matching: Matching
     weight: float
 
-    def __post_init__(self) -> None:
-        if not self.weight >= 0:
-            raise BadInput(f"the weight of the prior over epochs must not be negative, got {self.weight}")
+    ADDED: ClassVar[str] = "the prior over epochs"
+    NEEDS: ClassVar[frozenset[Use]] = frozenset({"epochs"})
 
-    def uses(self) -> frozenset[Use]:
-        own: frozenset[Use] = frozenset({"epochs"})
-        return self.matching.uses() | own
-
-    def effort(self) -> tuple[str, int]:
-        return self.matching.effort()
-
-    def blind(self) -> Matching:
-        return self.matching.blind()
-
-    @plain_defaults()
-    def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
-        if has_structured_targets(seen):
-            victim, seen = with_known_targets(victim, seen)
-            return replace(self(victim, seen, seed=seed), y=None)
+    def _attack(self, victim: Victim, seen: Observation, seed: int) -> Reconstruction:
         channel = seen.channel
         if not isinstance(channel, ShuffledFedAvg) or channel.epochs == 1:
             found = self.matching(victim, seen, seed=seed)

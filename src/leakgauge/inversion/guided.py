@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from leakgauge.channels.dropout import draws_at_random, dropping_layers, without_dropout
 from leakgauge.core import Observation, Reconstruction, Use, Victim
-from leakgauge.core.defaults import plain_defaults
-from leakgauge.errors import BadInput
+from leakgauge.inversion.added import Added
 from leakgauge.inversion.knowledge import StatisticsSource
-from leakgauge.inversion.known_targets import has_structured_targets, with_known_targets
 from leakgauge.inversion.labels import class_labels
 from leakgauge.inversion.matching import Matching
 from leakgauge.inversion.statistics import NormStatistics
 
 
 @dataclass(frozen=True)
-class Guided:
+class Guided(Added):
     """``matching`` with ``weight`` · Σ_l ‖μ_l − μ*_l‖ + ‖σ²_l − σ²*_l‖ added to its objective; μ*, σ²* from ``statistics``.
 
     The replay runs in the client's mode, so in train mode gradients flow through the candidate's own batch statistics.
@@ -30,26 +29,10 @@ class Guided:
     statistics: StatisticsSource
     weight: float
 
-    def __post_init__(self) -> None:
-        if not self.weight >= 0:
-            raise BadInput(f"the weight of the statistics must not be negative, got {self.weight}")
+    ADDED: ClassVar[str] = "the statistics"
+    NEEDS: ClassVar[frozenset[Use]] = frozenset({"statistics"})
 
-    def uses(self) -> frozenset[Use]:
-        statistics: frozenset[Use] = frozenset({"statistics"})
-        return self.matching.uses() | statistics
-
-    def effort(self) -> tuple[str, int]:
-        return self.matching.effort()
-
-    def blind(self) -> Matching:
-        """The plain priors from the same start: no signal, and no statistics, because they come from the signal."""
-        return self.matching.blind()
-
-    @plain_defaults()
-    def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
-        if has_structured_targets(seen):
-            victim, seen = with_known_targets(victim, seen)
-            return replace(self(victim, seen, seed=seed), y=None)
+    def _attack(self, victim: Victim, seen: Observation, seed: int) -> Reconstruction:
         notes: tuple[str, ...] = ()
         dropping = dropping_layers(victim.model) if victim.mode == "train" else ()
         if dropping:
@@ -60,7 +43,7 @@ class Guided:
                 "the model draws random numbers in its own forward pass, which cannot be switched off: each replay draws other "
                 "numbers than the client did",
             )
-        attack, note = self.informed(victim, seen, seed)
+        attack, note = self._with_statistics(victim, seen, seed)
         notes += (note,) if note else ()
         found = attack(victim, seen, seed=seed)
         return replace(found, made_by=repr(self), notes=(*found.notes, *notes))
@@ -68,9 +51,9 @@ class Guided:
     def objective_at(self, victim: Victim, seen: Observation, x: Tensor, y: Tensor, /, *, seed: int = 0) -> float:
         """The objective of one candidate, with the statistics that the adversary assumes."""
         steady = without_dropout(victim) if victim.mode == "train" else victim
-        return self.informed(steady, seen, seed)[0].objective_at(steady, seen, x, y, seed=seed)
+        return self._with_statistics(steady, seen, seed)[0].objective_at(steady, seen, x, y, seed=seed)
 
-    def informed(self, victim: Victim, seen: Observation, seed: int) -> tuple[Matching, str]:
+    def _with_statistics(self, victim: Victim, seen: Observation, seed: int) -> tuple[Matching, str]:
         """The plain attack with the statistics' part of the objective, and where these came from."""
         attack = self.matching
         if not self.weight:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -25,7 +24,7 @@ from leakgauge.channels.facts import (
     step_size,
     summed_rate,
 )
-from leakgauge.core import Observation, Victim
+from leakgauge.core import Loss, Observation, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
@@ -41,7 +40,8 @@ from leakgauge.inversion.class_counts import (
     rates_from_scores,
     thrown_off,
 )
-from leakgauge.inversion.output_gradient import OutputGradient
+from leakgauge.inversion.cross_entropy import is_cross_entropy, label_smoothing
+from leakgauge.inversion.output_gradient import OutputGradient, samples_at_head
 
 
 class LabelRule(Protocol):
@@ -229,6 +229,22 @@ class ExpectedCounts:
 
 
 @dataclass(frozen=True)
+class ToldApart:
+    """Labels of a small batch, exactly: the samples are told apart at the head; see :mod:`leakgauge.inversion.head_samples`.
+
+    It holds for trained and untrained models, in eval and train mode, with labels that repeat, and needs the plain gradient of the head's
+    weight and bias.
+    """
+
+    def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor | None:
+        return self.read(victim, seen, rng=rng).labels
+
+    def read(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> ReadLabels:
+        found, size = samples_at_head(victim, seen), batch_size(seen)
+        return ReadLabels(found.labels.to(victim.device), found.seen / size)
+
+
+@dataclass(frozen=True)
 class CloudPrediction:
     """The classes that the cloud computes from the features, as it does for every request.
 
@@ -265,11 +281,14 @@ class FirstThatApplies:
 
 
 def read_labels() -> FirstThatApplies:
-    """The rule for attacks that need labels: the sign rule for one sample; expected counts from the bias; if the signal is no
+    """The rule for attacks that need labels: the sign rule for one sample; a small batch told apart at the head; expected counts from the
+    bias; if the signal is no
     plain gradient or has another scale, counts that do not depend on it; Yin et al. without a bias. ``Inapplicable`` with every
     reason if none applies, for example with a withheld head or a loss other than cross entropy.
     """
-    return FirstThatApplies((SignRule(), ExpectedCounts(), BiasCounts(), MinimumEntry(), BiasCounts(strict=False)))
+    return FirstThatApplies(
+        (SignRule(), ToldApart(), ExpectedCounts(), BiasCounts(), MinimumEntry(), BiasCounts(strict=False))
+    )
 
 
 def infer_labels() -> LabelRule:
@@ -338,12 +357,16 @@ MULTI_LABEL_MODULES = (nn.BCEWithLogitsLoss, nn.BCELoss, nn.MultiLabelSoftMargin
 """Losses of several labels per image: they take class probabilities, which says nothing about what their labels are."""
 
 
+def has_several_labels(loss: Loss) -> bool:
+    return isinstance(loss, MULTI_LABEL_MODULES) or loss in MULTI_LABEL
+
+
 def class_count(victim: Victim) -> int:
     """The number of classes of the public head, if the loss takes class probabilities; refuses any other loss."""
     count = int(_head(victim)[1].out_features)
     if count < 2:
         raise Inapplicable("the head has a single output, so there are no classes to choose from; reveal the labels")
-    if isinstance(victim.loss, MULTI_LABEL_MODULES) or victim.loss in MULTI_LABEL:
+    if has_several_labels(victim.loss):
         raise Inapplicable("an image may have several labels under this loss, which no rule reads; reveal the labels")
     if not is_cross_entropy(victim.loss):
         with torch.no_grad(), private_randomness(0, victim.device):
@@ -418,27 +441,6 @@ def head_gradient(victim: Victim, seen: Observation, which: str, *, smoothed: bo
     # a weight update points against the gradient; over several steps this is the first-order estimate
     factor = -1.0 if is_weight_update(seen.channel) else 1.0
     return factor * seen.signal[name].double()
-
-
-def is_cross_entropy(loss: object) -> bool:
-    """Whether the loss is plain cross entropy: label smoothing changes the signs of the gradient."""
-    return _smoothing(loss) == 0
-
-
-def label_smoothing(loss: object) -> float:
-    """The label smoothing of cross entropy; refuses any other loss, and class weights."""
-    found = _smoothing(loss)
-    if found is None:
-        raise Inapplicable("the label rules only hold for cross entropy without class weights")
-    return found
-
-
-def _smoothing(loss: object) -> float | None:
-    if isinstance(loss, nn.CrossEntropyLoss):
-        return None if loss.weight is not None else loss.label_smoothing
-    if isinstance(loss, partial) and loss.func is F.cross_entropy and not loss.args:
-        return float(loss.keywords["label_smoothing"]) if set(loss.keywords) == {"label_smoothing"} else None
-    return 0.0 if loss is F.cross_entropy else None
 
 
 def _gradient_scale(victim: Victim, seen: Observation) -> float:

@@ -1,9 +1,11 @@
-"""The gradient at the model's output, read from the head's bias: an attack that knows it need not replay the loss."""
+"""The gradient at the model's output, read from the head: an attack that knows it need not replay the loss."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,24 +13,145 @@ from torch import Tensor, nn
 from leakgauge.channels.dpsgd import DPSGD
 from leakgauge.channels.facts import is_gradient
 from leakgauge.channels.output import Along
-from leakgauge.core import Observation, Victim
+from leakgauge.core import Loss, Observation, Victim
+from leakgauge.core.randomness import private_randomness
+from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
 from leakgauge.families import find_roles
+from leakgauge.inversion.cross_entropy import is_cross_entropy
 from leakgauge.inversion.defended import useful
+from leakgauge.inversion.head_samples import HeadSamples, tell_apart
+from leakgauge.inversion.terms import Candidate, Term
 
 
 @dataclass(frozen=True)
 class OutputGradient:
-    """A rule for labels that gives d = ∂loss/∂z at the output z = W h + b of one sample: ∂loss/∂b = d, scaled to length 1.
+    """A rule for labels that gives (d, h): d = ∂loss/∂z (B, C) at the output z = W h + b, scaled to length 1, and the features h (B, F).
 
-    It does so even where labels are revealed.
+    It does so even where labels are revealed. For one sample ∂loss/∂b = d and ∂loss/∂W = d hᵀ. A small batch is told apart
+    (:mod:`leakgauge.inversion.head_samples`), in an order of its own. Features that cannot be read are 0.
 
     With :class:`~leakgauge.channels.output.Along` in place of the loss, the replay of the truth then points where the observed gradient
     does, even where the network is so sure of its class that p − y is rounded: the client's own rounding is in d.
     """
 
+    loss: Loss | None = None
+    """The client's, where the victim has another one."""
+
     def __call__(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> Tensor:
-        return output_gradient(victim, seen)[None]
+        return output_gradients(victim if self.loss is None else replace(victim, loss=self.loss), seen)
+
+
+def output_gradients(victim: Victim, seen: Observation) -> Tensor:
+    """(d, h), of shape (B, C + F); ``Inapplicable`` where d cannot be read."""
+    if seen.size == 1:
+        d = output_gradient(victim, seen)[None]
+        return torch.cat((d, _one_sample(victim, seen, d[0])[None].to(d)), 1)
+    found = samples_at_head(victim, seen)
+    scaled = found.outputs / found.outputs.abs().max()
+    return torch.cat((scaled / scaled.norm(), found.features), 1).float().to(victim.device)
+
+
+def _one_sample(victim: Victim, seen: Observation, d: Tensor) -> Tensor:
+    """h (F,) with ∂W = ‖∂b‖ d hᵀ; 0 where ∂W is not shared, or no such product, as after a defense."""
+    name = _last_layer(victim)
+    layer, weight = _layer(victim, name), seen.signal.get(f"{name}.weight")
+    if weight is None:
+        return d.new_zeros(layer.in_features)
+    weight, length = weight.detach().double(), seen.signal[f"{name}.bias"].detach().double().norm()
+    h = weight.T @ d.double() / length
+    left_over = weight - length * d.double()[:, None] * h
+    return h if float(left_over.norm()) <= CLEAN * float(weight.norm()) else torch.zeros_like(h)
+
+
+def _layer(victim: Victim, name: str) -> nn.Linear:
+    layer = victim.model.get_submodule(name)
+    if not isinstance(layer, nn.Linear):
+        raise Inapplicable(f"the output of {name} is not that of a linear layer")
+    return layer
+
+
+CLEAN = 1e-3
+"""Share of the head's gradient that may be something else than the product of one sample."""
+
+
+@dataclass(frozen=True)
+class HeadFeatures(Term):
+    """1/n Σ_k ‖h(x_k) − h_k‖² / ‖h_k‖² over the n samples of a batch with features h_k that :class:`OutputGradient` read; 0 if none.
+
+    The gradient of the head is a product of d and h, so a replay that matches it in direction leaves the length of h open, and in a batch
+    the samples with small d hardly count. Here each counts as much.
+    """
+
+    reads_signal: ClassVar[bool] = True
+
+    def captures(self, victim: Victim) -> tuple[str, ...]:
+        return (victim.loss.head,) if isinstance(victim.loss, Along) else ()
+
+    def __call__(self, at: Candidate, /) -> Tensor:
+        loss = at.victim.loss
+        if not isinstance(loss, Along) or at.targets is None:
+            return at.x.new_zeros(len(at.x))
+        found = at.require_replay().inputs(loss.head)
+        wanted = at.targets[..., -found.shape[-1] :].to(at.x)
+        size = wanted.square().sum(-1)
+        known = (size > 0).to(at.x)
+        apart = (found - wanted).square().sum(-1) / size.clamp_min(_TINY)
+        return (known * apart).sum(-1) / known.sum(-1).clamp_min(1)
+
+
+_TINY = 1e-20
+
+
+def samples_at_head(victim: Victim, seen: Observation) -> HeadSamples:
+    """The samples of a small batch, told apart by the gradient of the head. What was found last is kept."""
+    if seen.size is None or not is_gradient(seen.channel, victim.mode) or not is_cross_entropy(victim.loss):
+        raise Inapplicable("samples are told apart in the plain gradient of cross entropy, for a known batch size")
+    name = _last_layer(victim)
+    layer, parts = _layer(victim, name), (f"{name}.weight", f"{name}.bias")
+    missing = [part for part in parts if part not in seen.signal]
+    if missing:
+        raise Inapplicable(f"not shared: {missing[0]}")
+    weight, bias = (seen.signal[part].detach().double().cpu() for part in parts)
+    slope = torch.cat((weight, bias[:, None]), 1)
+    adds = isinstance(victim.loss, nn.CrossEntropyLoss) and victim.loss.reduction == "sum"
+    head = torch.cat((layer.weight.detach(), layer.bias.detach()[:, None]), 1).double().cpu()
+    key = hashlib.sha256(torch.cat((slope, head)).numpy().tobytes() + bytes([seen.size % 256])).hexdigest()
+    if key not in _KEPT:
+        while len(_KEPT) >= KEPT:
+            _KEPT.pop(next(iter(_KEPT)))
+        try:
+            likely = _features(victim, name, victim.space.start(STARTING, torch.Generator().manual_seed(0)))
+            likely = torch.cat((likely, likely.new_ones(len(likely), 1)), 1)
+            _KEPT[key] = tell_apart(slope / (seen.size if adds else 1), head, likely, size=seen.size)
+        except Inapplicable as reason:
+            _KEPT[key] = str(reason)
+    found = _KEPT[key]
+    if isinstance(found, str):
+        raise Inapplicable(found)
+    return found
+
+
+def order_at_head(victim: Victim, seen: Observation, x: Tensor) -> Tensor:
+    """The order of the samples x (B, ...) in which their features are nearest to those that were told apart."""
+    own, found = _features(victim, _last_layer(victim), x), samples_at_head(victim, seen).features
+    from scipy.optimize import linear_sum_assignment  # here, because it takes longer to import than this whole package
+
+    return torch.as_tensor(linear_sum_assignment(torch.cdist(found, own).numpy())[1], device=x.device)
+
+
+def _features(victim: Victim, head: str, x: Tensor) -> Tensor:
+    """What enters the ``head`` for inputs x in model space."""
+    with torch.no_grad(), private_randomness(0, victim.device), capturing(victim.model, (head,)) as ran:
+        victim(victim.to_input(x))
+    return ran[head].double().cpu()
+
+
+_KEPT: dict[str, HeadSamples | str] = {}
+KEPT = 64
+"""Batches of which the samples, or the reason why they cannot be told apart, are kept: every stage of an attack asks again."""
+STARTING = 64
+"""Noise inputs of which the features are where the search for samples starts."""
 
 
 def output_gradient(victim: Victim, seen: Observation) -> Tensor:
@@ -47,6 +170,38 @@ def output_gradient(victim: Victim, seen: Observation) -> Tensor:
         raise Inapplicable(f"the gradient of {name} is zero")
     scaled = found / found.abs().max()  # squares of p − y may be too small for float32
     return scaled / scaled.norm()
+
+
+def read_targets(victim: Victim, seen: Observation, x: Tensor) -> Tensor | None:
+    """y with ∂loss(z, y)/∂z = ∂loss/∂b at the output z of the one sample ``x``; None where the loss does not determine it.
+
+    The gradient of a squared error or a binary cross entropy is affine in the targets, g(y) = g(0) + J y, so y is the solution of a linear
+    system: y = z − K/2 · ∂b for the mean squared error of K outputs, y = σ(z) − K · ∂b for the binary cross entropy.
+    """
+    if seen.size != 1:
+        return None
+    with torch.no_grad(), private_randomness(0, victim.device):
+        output = victim(x)
+    sent = seen.signal[f"{_last_layer(victim)}.bias"].to(output)
+
+    def slope(y: Tensor) -> Tensor:
+        with torch.enable_grad():
+            z = output.detach().requires_grad_()
+            return torch.autograd.grad(victim.loss(z, y.view_as(z)), z, create_graph=True)[0].flatten()
+
+    zero = torch.zeros(output.numel(), device=output.device, dtype=output.dtype)
+    jacobian = torch.autograd.functional.jacobian(slope, zero)
+    assert isinstance(jacobian, Tensor)
+    system = jacobian.double().cpu()
+    if int(torch.linalg.matrix_rank(system)) < len(zero):  # as of an absolute error, which only shows the side
+        return None
+    found = torch.linalg.solve(system, (sent - slope(zero).detach()).double().cpu()).to(zero)
+    left = slope(found).detach() - sent
+    return found.view_as(output) if float(left.norm()) <= AGREES * float(sent.norm()) else None
+
+
+AGREES = 1e-3
+"""How far the gradient at the targets that were read may be from the one that was sent, relative to its length."""
 
 
 def _last_layer(victim: Victim) -> str:
@@ -83,7 +238,7 @@ def along_output(victim: Victim, seen: Sequence[Observation]) -> Victim | None:
         return None
     try:
         for one in seen:
-            output_gradient(victim, one)
+            output_gradients(victim, one)
     except Inapplicable:
         return None
-    return replace(victim, loss=Along())
+    return replace(victim, loss=Along(_last_layer(victim)))

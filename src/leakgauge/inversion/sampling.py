@@ -294,9 +294,8 @@ class Annealing:
     tells the copies apart again. A group has up to ``group`` restarts of one observation. After some levels all of a group descend from one
     restart; where that one is wrong, another group may not be.
 
-    With ``refine``, the best quarter of each group then takes so many more moves, whose length falls to 0 along half a cosine: with
-    ``inside`` at the lowest noise level, still through the denoiser, otherwise on pixels, for detail that it cannot make, where a move is
-    ``PIXELS`` long for each pixel in the beginning.
+    With ``refine``, the best quarter of each group then takes so many more moves on pixels, for detail that the denoiser cannot make. Their
+    length falls from ``PIXELS`` for each pixel to 0 along half a cosine.
 
     Ref: Alkhouri et al. 2025 — the denoiser's input is optimised at every level, then noise is added again
     """
@@ -309,7 +308,6 @@ class Annealing:
     select: float = 0.0
     group: int = 8
     refine: int = 0
-    inside: bool = False
 
     def __post_init__(self) -> None:
         check_steps(self.rounds)
@@ -363,20 +361,18 @@ class _AnnealingMover(_Drawing):
             move = number - self.of.rounds * self.of.moves
             if move == 0:
                 self._begin_refining()
-            first = self.of.reach * self.path[-1] if self.of.inside else PIXELS
-            length = first * 0.5 * (1 + math.cos(math.pi * move / self.of.refine))
+            length = PIXELS * 0.5 * (1 + math.cos(math.pi * move / self.of.refine))
         self.rate.fill_(length / (1 - MOMENTUM ** (move + 1)))
         self._step()
 
     @torch.no_grad()
     def _begin_refining(self) -> None:
-        """From here on only the best restarts of each group move; outside of the prior, x is the image itself."""
+        """From here on only the best restarts of each group move, and x is the image itself."""
         image = self._denoised(self.x, self.now).clamp(-1, 1)
         logits = None if self.logits is None else self.logits.detach()
         self.scores.copy_(self.losses(to_space(image, self.space, self.kind), logits, self.rows))
-        if not self.of.inside:
-            self.x.copy_(image)
-            self.refining = True
+        self.x.copy_(image)
+        self.refining = True
         chosen = torch.cat([own[: max(1, round(REFINED * len(own)))] for own in self._groups()])
         self.rows = chosen if isinstance(self.rows, slice) else self.rows[chosen]
         self._choose(chosen)

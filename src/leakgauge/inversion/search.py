@@ -25,6 +25,7 @@ from leakgauge.engine import (
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.defended import FIRST, DefendedReplay, WeighedReplay, precision, trust
 from leakgauge.inversion.draws import Draws
+from leakgauge.inversion.free_targets import FreeTargets
 from leakgauge.inversion.terms import Candidate, Term
 
 Rows = slice | Tensor
@@ -56,26 +57,46 @@ class Problem:
     draws: Draws
     defenses: tuple[Explains, ...] = ()
     """Those that the adversary knows and compares through."""
+    free: FreeTargets | None = None
+    """How targets that are searched follow from free numbers."""
+    unknowns: int = 0
+    """Numbers that the client drew for each sample, searched after the free numbers of its target (if that is searched too)."""
+    scores: int = 0
+    """Classes, where there are unknown draws."""
 
     def take(self, rows: Rows) -> Problem:
         labels = None if self.labels is None else self.labels[rows]
         return replace(self, observed=self.observed.take(rows), labels=labels, draws=self.draws.take(rows))
 
     def found_labels(self) -> Tensor:
-        """The labels (rows, B, …); of gradients at the output (rows, B, C), the class whose score the client's step raises most."""
+        """The labels (rows, B, …); of gradients at the output (rows, B, C + F), the class whose score the client's step raises most."""
         assert self.labels is not None
-        return self.labels.argmin(-1) if isinstance(self.victim.loss, Along) else self.labels
+        loss = self.victim.loss
+        if not isinstance(loss, Along):
+            return self.labels
+        features = self.victim.model.get_parameter(f"{loss.head}.weight").shape[1]
+        return self.labels[..., : self.labels.shape[-1] - features].argmin(-1)
 
     def classes(self) -> Tensor | None:
         """One class per sample, (rows, B), where these are known."""
         known = None if self.labels is None else self.found_labels()
         return None if known is None or known.is_floating_point() else known
 
+    def target_logits(self, logits: Tensor) -> Tensor:
+        """Of the numbers searched beside the samples, those of their targets."""
+        return logits[..., : -self.unknowns] if self.unknowns else logits
+
     def targets(self, logits: Tensor | None, rows: Rows) -> Tensor:
-        if logits is not None:
-            return logits.softmax(-1)
-        assert self.labels is not None
-        return self.labels[rows]
+        """What the channel takes as targets of the rows: their labels, and what the client drew, as far as these are searched."""
+        if logits is None:
+            assert self.labels is not None
+            return self.labels[rows]
+        if self.labels is None:
+            assert self.free is not None
+            known = self.free(self.target_logits(logits))
+        else:
+            known = torch.nn.functional.one_hot(self.labels[rows], self.scores).to(logits)
+        return torch.cat([known, logits[..., -self.unknowns :]], -1) if self.unknowns else known
 
 
 class Search:
@@ -128,11 +149,12 @@ class Search:
         return losses
 
     def objective(self, x: Tensor, logits: Tensor | None, rows: Rows) -> Tensor:
-        replayed = None
+        replayed, targets = None, None
         if self._replay is not None:
-            replayed = self._known(self._of(rows)(x, self.problem.targets(logits, rows)), rows)
+            targets = self.problem.targets(logits, rows)
+            replayed = self._known(self._of(rows)(x, targets), rows)
         group = min(len(x), self.problem.draws.restarts)  # fewer if only some rows are given
-        return self.problem.objective(Candidate(x, self.problem.victim, replayed, group)).float()
+        return self.problem.objective(Candidate(x, self.problem.victim, replayed, group, targets)).float()
 
     def _weigh(self, x: Tensor, logits: Tensor | None) -> float:
         """How far the bounds are trusted, from the signal of a random image; it is the same for every candidate."""

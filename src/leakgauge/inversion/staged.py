@@ -57,62 +57,33 @@ class Staged:
 
     def many(self, victim: Victim, seen: Sequence[Observation], /, *, seed: int = 0) -> list[Reconstruction]:
         """Attacks several observations of one channel in one batch; each result is the same as when attacked alone."""
-        with as_part(0, self.stages[0].solver.steps, self.steps):
-            found = self.stages[0].many(victim, seen, seed=seed)
-        return [
-            replace(one, made_by=repr(self))
-            for one in continued(self.stages[1:], victim, seen, found, self.steps, seed)
-        ]
+        if len(seen) > 1 and too_narrow(victim):  # each is converted to another observation
+            return [one for alone in seen for one in self.many(victim, [alone], seed=seed)]
+        found: list[Reconstruction] = []
+        for number, stage in enumerate(self.stages):
+            done = sum(one.solver.steps for one in self.stages[:number])
+            if found:
+                stage = replace(stage, start=_Ends(tuple(seen), tuple(one.candidates.detach() for one in found)))
+            with as_part(done, stage.solver.steps, self.steps):
+                further = stage.many(victim, seen, seed=seed)
+            found = [_after(old, new, done) for old, new in zip(found, further, strict=True)] if found else further
+        return [replace(one, made_by=repr(self)) for one in found]
 
 
-def continued(
-    stages: Sequence[Matching],
-    victim: Victim,
-    seen: Sequence[Observation],
-    found: list[Reconstruction],
-    steps: int,
-    seed: int,
-) -> list[Reconstruction]:
-    """What the ``stages`` make of ``found``: each begins at the best candidates of the search before, as many as it has restarts.
-
-    ``steps`` is what all searches take together, the ones before included.
-    """
-    if len(seen) > 1 and too_narrow(victim):  # each is converted to another observation
-        alone = [
-            continued(stages, victim, [one], [before], steps, seed) for one, before in zip(seen, found, strict=True)
-        ]
-        return [one for made in alone for one in made]
-    for number, stage in enumerate(stages):
-        best = [_best(one, stage.restarts) for one in found]
-        start = Given(best[0].candidates) if len(seen) == 1 else _Ends(tuple(seen), tuple(best))
-        done = steps - sum(one.solver.steps for one in stages[number:])
-        with as_part(done, stage.solver.steps, steps):
-            further = replace(stage, start=start).many(victim, seen, seed=seed)
-        found = [
-            replace(new, seconds=old.seconds + new.seconds, trace=_joined(old.trace, new.trace, done))
-            for old, new in zip(best, further, strict=True)
-        ]
-    return found
-
-
-def _best(found: Reconstruction, count: int) -> Reconstruction:
-    """The same with its best candidates only, in the order of their restarts."""
-    kept = found.losses.argsort(stable=True)[:count].sort().values
-    candidates, losses = found.candidates.detach()[kept.to(found.candidates.device)], found.losses[kept]
-    trace = replace(found.trace, losses=found.trace.losses[:, kept])
-    return replace(found, candidates=candidates, losses=losses, trace=trace)
+def _after(old: Reconstruction, new: Reconstruction, done: int) -> Reconstruction:
+    return replace(new, seconds=old.seconds + new.seconds, trace=_joined(old.trace, new.trace, done))
 
 
 @dataclass(frozen=True, eq=False)
 class _Ends:
-    """Begins the search of each observation at the candidates that were found for it."""
+    """Begins the search of each observation at the candidates that were found for it; a single one may be converted on the way."""
 
     seen: tuple[Observation, ...]
-    found: tuple[Reconstruction, ...]
+    found: tuple[Tensor, ...]
 
     def __call__(self, space: Space, seen: Observation, rows: int, size: int, *, rng: torch.Generator) -> Tensor:
-        own = next(found for one, found in zip(self.seen, self.found, strict=True) if one is seen)
-        return Given(own.candidates)(space, seen, rows, size, rng=rng)
+        number = 0 if len(self.seen) == 1 else next(i for i, one in enumerate(self.seen) if one is seen)
+        return Given(self.found[number])(space, seen, rows, size, rng=rng)
 
 
 def _joined(before: Trace, after: Trace, done: int) -> Trace:

@@ -18,13 +18,15 @@ from leakgauge.errors import Inapplicable
 class Candidate:
     """What a term may use: R candidates x (R, B, ...) and, unless the run is blind, their replay.
 
-    Consecutive groups of ``restarts`` rows are restarts of one observation; None means that all rows are.
+    Consecutive groups of ``restarts`` rows are restarts of one observation; None means that all rows are. ``targets`` (R, B, ...) are
+    what the loss was replayed with.
     """
 
     x: Tensor
     victim: Victim
     replay: Replay | None
     restarts: int | None = None
+    targets: Tensor | None = None
 
     def groups(self) -> Tensor:
         """The candidates by observation, (observations, restarts, B, ...)."""

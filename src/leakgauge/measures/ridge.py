@@ -88,7 +88,8 @@ def best_penalty(
     values: Tensor, turned: Tensor, against: Tensor, truth: Tensor, penalties: Sequence[float]
 ) -> tuple[float, float]:
     """The penalty, out of multiples of the mean of ``values``, of the least held-out error, and that error."""
-    scale = float(values.mean()) or 1.0  # constant features: any penalty gives the mean image
+    mean = float(values.mean())
+    scale = mean if mean > 0 else 1.0  # constant features: any penalty gives the mean image
     errors = held_out_errors(values, turned, against, truth, [p * scale for p in penalties])
     best = int(errors.argmin())
     return penalties[best] * scale, float(errors[best])

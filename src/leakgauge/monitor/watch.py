@@ -49,6 +49,7 @@ def watch(
     others: int | None = None,
     protection: Protection | None = None,
     epsilon: Callable[[], float] | None = None,
+    has: Callable[[Tensor], Tensor] | None = None,
     scaler: Scaler | None = None,
     alpha: float = 0.05,
     choices: int = 16,
@@ -71,7 +72,8 @@ def watch(
     (this process's gradient as computed, before clipping and before DDP averages it), ``clipped`` or ``released`` (what the
     optimizer applies). ``protection`` states per-sample clipping and noise if the loop does differential privacy itself; with
     Opacus they are read from the optimizer. ``epsilon`` returns the ε spent so far, which the reports then include; with Opacus
-    ``lambda: engine.get_epsilon(delta)``. ``scaler`` is the GradScaler, only needed for ``view="raw"``. With ``batches="given"`` no hook
+    ``lambda: engine.get_epsilon(delta)``. ``has`` says which samples of a batch (n, …) have a property, (n,): then a probe is asked whether
+    updates tell how many have it. ``scaler`` is the GradScaler, only needed for ``view="raw"``. With ``batches="given"`` no hook
     reads the forward passes; pass each batch with ``monitor.see(x)``, as the adapters for trainers do.
 
     The monitor never raises into the training unless ``strict``; a problem causes one warning.
@@ -107,6 +109,7 @@ def watch(
             seed=seed,
         ),
         epsilon=epsilon,
+        has=has,
     )
     hooks = _Hooks(monitor, model, optimizer, parameters, scaler)
     hooks.attach(loss if isinstance(loss, nn.Module) else None, forward=batches == "forward")

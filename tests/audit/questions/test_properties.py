@@ -99,7 +99,7 @@ def test_data_that_could_show_nothing_are_inconclusive_and_no_negative(tmp_path)
     assert nothing.could_tell
     assert not few.could_tell
     assert not replace(nothing, null_high=0.85).could_tell  # chance alone reaches that far
-    assert property_sentence(few).startswith("The data are too few to say")
+    assert property_sentence(few).startswith("There is too little data to find out")
     for record, badge in ((nothing, "None found"), (few, "Inconclusive")):
         folder = tmp_path / badge
         folder.mkdir()

@@ -13,7 +13,7 @@ from leakgauge.attacks.r_gap.chain import Layer
 from leakgauge.channels.facts import single_client
 from leakgauge.core import Channel, Signal, TrainsLocally, Victim
 from leakgauge.errors import Inapplicable
-from leakgauge.inversion.labels import is_cross_entropy
+from leakgauge.inversion.cross_entropy import is_cross_entropy
 
 GRID = 4096
 """Lengths of ∂L/∂z at which the head's equation is evaluated before its roots are refined."""

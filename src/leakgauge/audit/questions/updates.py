@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from leakgauge.attacks import ATTACKS
 from leakgauge.audit.case import Case, Change, accepted_options, uses_of, with_steps
@@ -209,7 +209,7 @@ def _step(change: Change, record: Record, base: Record) -> Step:
 
 def _by_content(records: Sequence[Record]) -> dict[str, Record]:
     """Records by what their cases do, and by the same without the steps; of several that differ in steps alone, the one with most."""
-    ordered = sorted(records, key=lambda record: _steps(record) or 0)
+    ordered = sorted(records, key=lambda record: record.case.steps or 0)
     exact = {record.case.content_key(): record for record in ordered}
     return {same_work(record.case): record for record in ordered} | exact
 
@@ -219,39 +219,40 @@ def _found(case: Case, by_content: Mapping[str, Record]) -> Record | None:
     return by_content.get(case.content_key()) or by_content.get(same_work(case))
 
 
-def _steps(record: Record) -> int | None:
-    found = record.case.options.get("steps")
-    return found if isinstance(found, int) else None
-
-
 def _leaks_more(leaking: Record, holding: Record) -> bool:
     """Whether the first was shown to leak more than the second, which no smaller number of steps explains."""
     more, less = leaking.outcome, holding.outcome
     if more is None or less is None or not (more.conclusive and less.conclusive):
         return False
-    spent, had = _steps(leaking), _steps(holding)
+    spent, had = leaking.case.steps, holding.case.steps
     fair = spent is None or had is None or had >= spent
     return fair and more.severity > less.severity
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True)
-class RecordFlip:
-    """Two records that one change sets apart: ``leaking`` leaks more. The change leads to the outcome ``makes``."""
+class Flip(Generic[T]):
+    """Two set-ups that differ in one thing: ``leaking`` leaks more than ``holding``, which may still leak in part.
+
+    ``change`` leads from one to the other; the outcome there is ``makes``.
+    """
 
     change: str
-    leaking: Record
-    holding: Record
+    leaking: T
+    holding: T
     makes: Outcome
 
 
-def flips(records: Sequence[Record]) -> tuple[RecordFlip, ...]:
+def flips(records: Sequence[Record]) -> tuple[Flip[Record], ...]:
     """Every pair of judged set-ups that one change sets apart and that ended differently, in a ladder or a grid that contains one.
 
     Cases are compared by what they do, not by their names. Each pair counts once.
     """
     judged = [record for record in records if record.status == "done" and record.outcome is not None]
     by_content = _by_content(judged)
-    found: dict[tuple[str, str], RecordFlip] = {}
+    found: dict[tuple[str, str], Flip[Record]] = {}
     for record in judged:
         if record.change is not None or not _has_attack_of(record.case):
             continue
@@ -276,8 +277,8 @@ def _same_but_model(case: Case, other: Case) -> bool:
 
 
 def _add(
-    found: dict[tuple[str, str], RecordFlip], change: str, leaking: Record, holding: Record, *, makes: Record
+    found: dict[tuple[str, str], Flip[Record]], change: str, leaking: Record, holding: Record, *, makes: Record
 ) -> None:
     """A pair counts where the easier one for the adversary leaks more; the other way round it is chance, not a flip."""
     if makes.outcome is not None and _leaks_more(leaking, holding):
-        found.setdefault((leaking.key, holding.key), RecordFlip(change, leaking, holding, makes.outcome))
+        found.setdefault((leaking.key, holding.key), Flip(change, leaking, holding, makes.outcome))

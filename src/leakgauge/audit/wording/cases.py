@@ -14,8 +14,8 @@ from leakgauge.audit.questions.updates import GUIDED, Explanation
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import Outcome, Unit, Verdict
 from leakgauge.audit.wording.causes import why
-from leakgauge.audit.wording.terms import MALICIOUS, SERVER
-from leakgauge.audit.wording.verdicts import UNITS, labels_expected, labels_sentence, rule
+from leakgauge.audit.wording.terms import MALICIOUS, SERVER, UNITS
+from leakgauge.audit.wording.verdicts import labels_expected, labels_sentence, rule
 from leakgauge.channels.facts import LocalTraining
 from leakgauge.core import Raced
 
@@ -57,8 +57,10 @@ def identifiable(record: Record) -> str:
         return ""
     level = "rounding" if found.source == "rounding" else "the defense's noise"
     above = f"about {found.above} (± {number(2 * found.error, 0)})" if found.error else str(found.above)
+    verdict: Verdict | None = getattr(record, "verdict", None)
+    what = UNITS["image" if verdict is None else verdict.unit]
     return (
-        f"Near the true images, what is shared determines {above} of {plural(found.directions, 'direction')} above {level}; the "
+        f"Near the true {what}, what is shared determines {above} of {plural(found.directions, 'direction')} above {level}; the "
         f"local limit is a PSNR of {number(found.psnr, 1)} dB."
     )
 
@@ -251,9 +253,8 @@ def bound_sentence(record: Record) -> str:
 
 def _budget(record: Record) -> str:
     spent = []
-    steps = record.case.options.get("steps")
-    if isinstance(steps, int):
-        spent.append(plural(steps, "step"))
+    if record.case.steps is not None:
+        spent.append(plural(record.case.steps, "step"))
     tries = len(record.curve.losses) or max((len(v) for v in record.restarts.values()), default=0)
     if tries:
         spent.append(plural(tries, "restart"))

@@ -48,7 +48,7 @@ class OneCycle:
 
     def begin(self, parameters: Iterable[nn.Parameter], steps_an_epoch: int, /) -> Steps:
         known = list(parameters)
-        one_by_one = {"foreach": False} if _recorded(known) else {}
+        one_by_one: dict[str, Any] = {"foreach": False} if _recorded(known) else {}
         optimizer = torch.optim.AdamW(
             known, **_recordable(known, self.lr), weight_decay=self.weight_decay, **one_by_one
         )

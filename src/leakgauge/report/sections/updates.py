@@ -12,7 +12,6 @@ import numpy as np
 from markupsafe import Markup
 
 from leakgauge.audit import records as store
-from leakgauge.audit.bracket import bracket_rows, bracket_sentence, hidden_unit, scratch_sentence
 from leakgauge.audit.phrasing import MISSING, duration, memory, metric, plural, thousands
 from leakgauge.audit.records import Record
 from leakgauge.audit.scoring import Scores
@@ -40,6 +39,7 @@ from leakgauge.audit.wording import (
     read_at,
     rule,
 )
+from leakgauge.audit.wording.bracket import bracket_rows, bracket_sentence, hidden_unit, scratch_sentence
 from leakgauge.errors import BadInput
 from leakgauge.report.charts import (
     Bar,
@@ -55,7 +55,7 @@ from leakgauge.report.charts import (
     pictures,
 )
 from leakgauge.report.sections import samples
-from leakgauge.report.sources import case_anchor, of_cases
+from leakgauge.report.sources import anchor, of_cases
 
 _ROWS = (("scores", "Attack"), ("null", "Null run"), ("baseline", "Trivial baseline"))
 _STRIPS = (
@@ -145,7 +145,7 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
         "learned": learned(record) if done else "",
         "gallery": _gallery(record, folder) if done else None,
         "restarts": _restart_table(record) if done else [],
-        "source": case_anchor(number),
+        "source": anchor("case", number),
     }
 
 
