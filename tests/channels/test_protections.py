@@ -153,6 +153,18 @@ def test_where_images_cannot_be_negative_instahide_hides_nothing():
     assert far["aware"] < 0.3 < 0.5 < far["unaware"]
 
 
+@pytest.mark.parametrize("channel", [InstaHide(), Precode(8, seed=3)], ids=repr)
+def test_draws_that_are_searched_are_no_lacking_knowledge(channel):
+    victim, x, y = testing.tiny_case("cnn", count=2)
+    victim = channel.changed(victim) if isinstance(channel, Precode) else victim
+    unaware, aware = (share(victim, channel, x, y, reveal=known) for known in ((Size(),), KNOWN))
+    other = Reconstruction.single(x.flip(-1), y, made_by="", began=0.0)
+    test = explain(Gradient, victim, aware, other, x, Client(y, channel, None), thorough=False)  # pyright: ignore[reportArgumentType]
+    assert test.cause is Cause.SEARCH
+    assert test.mismatch.truth < 1e-6
+    assert layer_mismatch(victim, unaware, x, y) > 0.01
+
+
 def test_transformations_by_hand():
     victim, x, _ = testing.tiny_case("cnn")
     same = Transformed(rotate=0, shear=0, shift=0)

@@ -28,11 +28,9 @@ from leakgauge.attacks.smooth_series import smooth_series
 from leakgauge.attacks.tables import tables
 from leakgauge.attacks.tag_read_labels import tag_read_labels
 from leakgauge.channels import ShuffledFedAvg
-from leakgauge.channels.facts import single_client
+from leakgauge.channels.facts import searches_draws, single_client
 from leakgauge.core import (
     Attack,
-    Encodes,
-    HidesDraws,
     Observation,
     PerSample,
     Raced,
@@ -174,7 +172,7 @@ class Strongest:
             attack = tables(steps=self.steps, restarts=max(POOLED, self.restarts))
             return replace(attack(victim, seen, seed=seed), by=attack)
         batch_size(seen)
-        if isinstance(seen.channel, Encodes) or (isinstance(seen.channel, HidesDraws) and seen.channel.unknowns):
+        if searches_draws(seen.channel):
             attack = inverting_gradients(tv=PLAIN_TV, steps=self.steps, restarts=self.restarts)
             return replace(attack(victim, seen, seed=seed), by=attack)
         if too_narrow(victim):

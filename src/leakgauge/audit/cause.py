@@ -18,7 +18,7 @@ from torch import Tensor
 
 from leakgauge.channels import ShuffledFedAvg
 from leakgauge.channels.dropout import dropping_layers
-from leakgauge.channels.facts import single_client, smooth
+from leakgauge.channels.facts import searches_draws, single_client, smooth
 from leakgauge.channels.twice import refuse_once_only
 from leakgauge.core import Adaptable, Attack, Channel, Observation, PerSample, Reconstruction, Targets, Victim
 from leakgauge.errors import Inapplicable
@@ -161,7 +161,8 @@ def explain(
     other shows it too, the cause is *search*; where such a search cannot be made, it is *untested*.
 
     Labels that a rule of ours reads in the same observation are no knowledge that an adversary lacks, and neither is the class of a
-    single image, of which all can be tried: an attack that looked for them itself and found others failed as a search. The attack's own
+    single image, of which all can be tried: an attack that looked for them itself and found others failed as a search. So did one that
+    searches the client's draws and does not find them: the truth is replayed with these. The attack's own
     objective, which has priors too, must agree that the truth is no better; otherwise the search failed. A search that came close is
     continued first (``continue_from``), because no finite search meets rounding by itself; what it comes to counts only if it is an image
     that does not show the truth (``shows`` tells). ε is what rounding the truth to its number type does to m, times ``ROUNDINGS``.
@@ -172,8 +173,9 @@ def explain(
         x = x.float()
     ours = _adversary_labels(found, seen, client)
     true = _Replay(victim, seen, x, client)
-    at_truth, informed = true.known(ours), true.informed()
-    rounding = ROUNDINGS * _rounding(victim, seen, x, ours, at_truth, seed)
+    drawn = replace(seen, channel=client.channel) if searches_draws(seen.channel) else seen
+    at_truth, informed = replace(true, seen=drawn).known(ours), true.informed()
+    rounding = ROUNDINGS * _rounding(victim, drawn, x, ours, at_truth, seed)
 
     def mismatch(one: Reconstruction, x: Tensor) -> float:
         return layer_mismatch(victim, seen, victim.to_input(x), _own(one, ours), seed=seed)
@@ -384,7 +386,7 @@ def _as_image(victim: Victim, x: Tensor) -> Tensor:
 
 def _continues(victim: Victim, seen: Observation) -> bool:
     """Whether the mismatch can be followed downhill."""
-    if smooth(seen.channel) != seen.channel:
+    if smooth(seen.channel) != seen.channel or searches_draws(seen.channel):
         return False
     try:
         if not isinstance(seen.channel, PerSample):

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, is_dataclass
 
 from leakgauge.channels.optimizers import SGD, Optimizer
-from leakgauge.core import AddsClients, Channel, KeepsSecrets, Mode, Reseeds, SendsGradient, Smooths, TrainsLocally
+from leakgauge.core import (
+    AddsClients,
+    Channel,
+    Encodes,
+    HidesDraws,
+    KeepsSecrets,
+    Mode,
+    Reseeds,
+    SendsGradient,
+    Smooths,
+    TrainsLocally,
+)
 from leakgauge.errors import BadInput, Inapplicable
 
 
@@ -32,6 +43,11 @@ def smooth(channel: Channel) -> Channel:
 def reseed(channel: Channel, number: int) -> Channel:
     """The channel of another client or round, with its own random draws."""
     return channel.reseed(number) if isinstance(channel, Reseeds) else channel
+
+
+def searches_draws(channel: Channel) -> bool:
+    """Whether an adversary who replays the channel has to search what the client drew, too."""
+    return isinstance(channel, Encodes) or (isinstance(channel, HidesDraws) and channel.unknowns > 0)
 
 
 def is_gradient(channel: Channel, mode: Mode) -> bool:
