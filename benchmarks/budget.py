@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from leakgauge import run_audit
 from leakgauge.audit import plan
 from leakgauge.audit.questions import answers
-from leakgauge.audit.whole import Unwatched
+from leakgauge.audit.whole import Watcher
 from leakgauge.core import Pixels, Victim
 from leakgauge.data import fashion
 from leakgauge.data.embedded import MEAN, STD
@@ -80,7 +80,7 @@ MODELS: dict[str, Callable[[], tuple[Victim, Any, dict[str, Any]]]] = {
 }
 
 
-class UntilPlanned(Unwatched):
+class UntilPlanned(Watcher):
     """Notes the processor time at which the plan was made; on a busy machine the wall clock says more about the others."""
 
     cpu = 0.0

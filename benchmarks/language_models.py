@@ -4,7 +4,7 @@
         [--device cuda] [--seconds S] [--out FILE] [--from FILE]
 
 Parts: ``batches`` (1, 4, 8, 16 sentences), ``limit`` (24, about as many tokens as the width), ``lora`` (only adapters of q and v shared,
-made by peft, r = 8, 64, 256, after a step and at the first one), ``coarse`` (gradients in bfloat16 and with Gaussian noise, 1 and 4
+made by peft, r = 8, 64, 256, after a step and at the first one), ``coarse`` (gradients in bfloat16 and with Gaussian noise, 1, 4 and 8
 sentences), ``gpt2`` (GPT-2's layout at width 768, 12 blocks, random weights, two classes; sentences tokenized as above: ``short`` ones of
 at most 12 tokens, as in CoLA, in batches of 4, 16, 64, and any ``reviews`` in batches of 4, 16, 32, 64).
 
@@ -25,6 +25,7 @@ import math
 import random
 import time
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import islice
@@ -36,7 +37,7 @@ from torch import Tensor
 
 from benchmarks.token_spans import Bfloat16, mean, table
 from leakgauge.attacks import span_limits, token_spans
-from leakgauge.audit import score_text
+from leakgauge.audit import TextScores, score_text
 from leakgauge.audit.evaluate_text import own_guesses
 from leakgauge.channels import Gradient
 from leakgauge.core import Reconstruction, Victim, share
@@ -45,10 +46,11 @@ from leakgauge.defenses import GaussianNoise
 from leakgauge.errors import Inapplicable
 from leakgauge.integrations.huggingface import TextLogits, text_model
 from leakgauge.integrations.language import LanguageModel, load_language, with_lora
+from leakgauge.measures.text import most_frequent
 
 LENGTH, SHORT, PUBLIC = 72, 12, 1000
 PARTS = ("batches", "limit", "lora", "coarse", "gpt2")
-GPT2 = {"model_type": "gpt2", "bos_token_id": 2, "eos_token_id": 2, "pad_token_id": 2}
+SAME = 1e-9
 BLOCKS = 2
 
 
@@ -74,7 +76,12 @@ def drawn(found: LanguageModel, texts: Sequence[str], size: int, seed: int, *, l
     return list(islice((one for one in shuffled if len(found.tokenizer.encode(one)) <= longest), size))
 
 
-@lru_cache(maxsize=1)
+@cache
+def public_ids(model: str, path: str, length: int, device: str) -> Tensor:
+    return loaded(model, device).ids(sentences(path)[:PUBLIC], length)
+
+
+@lru_cache(maxsize=2)
 def victim_of(
     path: str,
     part: str,
@@ -88,8 +95,10 @@ def victim_of(
     found = loaded(path, device)
     if part == "gpt2":
         torch.manual_seed(seed)
-        model = text_model({**GPT2, "vocab_size": found.vocab}, name="gpt2", classes=2)
-        own = TextLogits(model.eval(), padding=found.tokenizer.padding).to(device)
+        filler = found.tokenizer.padding
+        ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), filler)
+        model = text_model({"model_type": "gpt2", **ends, "vocab_size": found.vocab}, name="gpt2", classes=2)
+        own = TextLogits(model.eval(), padding=filler).to(device)
         return replace(found, model=own, kind="classifier").victim(length)
     inner = cast(Any, found.model).model
     if not rank:
@@ -97,7 +106,7 @@ def victim_of(
         for block in inner.model.layers[:BLOCKS]:
             block.requires_grad_(True)
         return found.victim(length)
-    own = with_lora(on_device(load_language(path), device), rank, seed=seed)
+    own = on_device(with_lora(replace(found, model=deepcopy(found.model)), rank, seed=seed), device)
     adapted = cast(Any, own.model).model
     torch.manual_seed(seed)
     for name, parameter in adapted.named_parameters():
@@ -107,10 +116,9 @@ def victim_of(
     return own.victim(length)
 
 
-def attacked(key: dict[str, Any], victim: Victim, ids: Tensor, public: Tensor) -> dict[str, Any]:
+def attacked(key: dict[str, Any], victim: Victim, ids: Tensor, public: Tensor, padding: int) -> dict[str, Any]:
     """One batch: what was predicted, found and certified, and how much of that is right."""
     size, seed, how = key["batch"], key["seed"], key.get("how")
-    padding = 2
     ids = ids.to(victim.device)
     y = torch.arange(size, device=ids.device) % 2 if key["part"] == "gpt2" else ids
     defenses = (
@@ -123,17 +131,13 @@ def attacked(key: dict[str, Any], victim: Victim, ids: Tensor, public: Tensor) -
     began = time.perf_counter()
     seen = share(victim, Gradient(), ids, y, defenses=defenses, seed=seed)
     row = key | {
-        "tokens": int((ids != padding).sum()), "distinct": len(ids.unique()) - 1,
+        "tokens": int((ids != padding).sum()), "distinct": len(ids[ids != padding].unique()),
         "share_seconds": round(time.perf_counter() - began, 1),
     }  # fmt: skip
     ids, public = ids.cpu(), public.cpu()
     guesses = own_guesses(victim, size, public, seed=seed) if key["part"] == "coarse" else {}
-    guesses.setdefault("frequent tokens", most_frequent_of(public, size, ids.shape[1]))
-    scored = [
-        score_text(Reconstruction.single(g, None, made_by=n, began=0.0), ids, None, padding=padding)
-        for n, g in guesses.items()
-    ]
-    row["null_rouge1"] = max(mean(one.rouge1) for one in scored)
+    guesses.setdefault("frequent tokens", most_frequent(public[public != padding], size, ids.shape[1]))
+    row["null_rouge1"] = max(mean(score_of(guess, ids, padding).rouge1) for guess in guesses.values())
     began = time.perf_counter()
     try:
         limits = span_limits(victim, seen, padding=padding)
@@ -164,10 +168,27 @@ def attacked(key: dict[str, Any], victim: Victim, ids: Tensor, public: Tensor) -
     }
 
 
-def most_frequent_of(public: Tensor, size: int, length: int) -> Tensor:
-    from leakgauge.measures.text import most_frequent
+def score_of(guess: Tensor, ids: Tensor, padding: int) -> TextScores:
+    return score_text(Reconstruction.single(guess, None, made_by="", began=0.0), ids, None, padding=padding)
 
-    return most_frequent(public[public != 2], size, length)
+
+def rescored(row: dict[str, Any], ids: Tensor, public: Tensor, padding: int) -> dict[str, Any]:
+    """A row of a run that took another id for the padding, so it compared what was found with ``ids`` and all of their padding.
+
+    A sentence of n tokens that is found exactly then has a ROUGE-1 of 2n / (length + n) and a ROUGE-2 of 2 (n - 1) / (length + n - 2).
+    Where the batch has just these means it was found exactly, up to sentences made of the same pairs of tokens, and the certificates are
+    right. Otherwise a sentence was missed, and what the row says stays a lower bound.
+    """
+    size, length = ids.shape
+    counts = (ids != padding).sum(1).tolist()
+    whole = {
+        "rouge1": [2 * n / (length + n) for n in counts],
+        "rouge2": [2 * (n - 1) / (length + n - 2) for n in counts],
+    }
+    exact = all(abs(row[name] - sum(values) / size) < SAME for name, values in whole.items())
+    right = {"exact": size, "rouge1": 1.0, "rouge2": 1.0, "recall": 1.0, "false": 0} if exact else {"exact": 0}
+    null = mean(score_of(most_frequent(public[public != padding], size, length), ids, padding).rouge1)
+    return row | right | {"tokens": sum(counts), "null_rouge1": null, "rescored": "exact" if exact else "missed"}
 
 
 def cases(part: str, first: int, batches: int) -> Iterator[dict[str, Any]]:
@@ -189,21 +210,25 @@ def cases(part: str, first: int, batches: int) -> Iterator[dict[str, Any]]:
                         {"part": part, "batch": size, "rank": rank, "first_step": step, "seed": seed} for seed in seeds
                     )
     else:
-        for how in ("bfloat16", 1e-4, 1e-3, 1e-2):
-            for size in (1, 4):
-                yield from ({"part": part, "batch": size, "how": how, "seed": seed} for seed in seeds)
+        for seed in seeds:
+            for how in ("bfloat16", 1e-4, 1e-3, 1e-2):
+                yield from ({"part": part, "batch": size, "how": how, "seed": seed} for size in (1, 4, 8))
+
+
+def batch_of(key: dict[str, Any], model: str, path: str, device: str) -> tuple[Tensor, Tensor]:
+    """The sentences of a row, and public ones of the same length."""
+    found, short = loaded(model, device), key.get("how") == "short"
+    length = SHORT + 2 if short else LENGTH
+    texts = drawn(found, sentences(path), key["batch"], key["seed"], longest=SHORT if short else None)
+    return found.ids(texts, length), public_ids(model, path, length, device)
 
 
 def run(key: dict[str, Any], model: str, path: str, device: str = "cpu") -> dict[str, Any]:
-    texts, found = sentences(path), loaded(model, device)
-    short = key.get("how") == "short"
-    length = SHORT + 2 if short else LENGTH
-    ids = found.ids(drawn(found, texts, key["batch"], key["seed"], longest=SHORT if short else None), length)
-    public = found.ids(texts[:PUBLIC], length)
+    ids, public = batch_of(key, model, path, device)
     part = "gpt2" if key["part"] == "gpt2" else ""
     rank, first = key.get("rank", 0), key.get("first_step", False)
-    victim = victim_of(model, part, rank, first, length=length, device=device)
-    return attacked(key, victim, ids, public)
+    victim = victim_of(model, part, rank, first, length=ids.shape[1], device=device)
+    return attacked(key, victim, ids, public, loaded(model, device).tokenizer.padding)
 
 
 def main() -> None:
@@ -216,12 +241,24 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda; seconds are those of the clock")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no batch after so many seconds")
     parser.add_argument("--out", type=Path, help="append one JSON line per batch; what it holds is not computed again")
+    parser.add_argument(
+        "--rescore", type=Path, help="rows that compared with the padding too: append them to --out, corrected"
+    )
     parser.add_argument("--from", dest="source", type=Path, help="print the table of an earlier --out file and stop")
     options = parser.parse_args()
     if options.device == "cpu":
         torch.set_num_threads(1)
     if options.source is not None:
         print(table([json.loads(line) for line in options.source.read_text(encoding="utf-8").splitlines()]))
+        return
+    if options.rescore is not None:
+        padding = loaded(options.model, "cpu").tokenizer.padding
+        with options.out.open("a", encoding="utf-8") as stream:
+            for line in options.rescore.read_text(encoding="utf-8").splitlines():
+                row = json.loads(line)
+                if row["part"] in options.parts:
+                    own = batch_of(row, options.model, options.sentences, "cpu")
+                    stream.write(json.dumps(rescored(row, *own, padding)) + "\n")
         return
     rows: list[dict[str, Any]] = []
     began = time.monotonic()

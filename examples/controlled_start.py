@@ -14,7 +14,6 @@ import argparse
 from pathlib import Path
 
 from leakgauge.audit import Case, embedded, records, run_all
-from leakgauge.audit.questions.updates import as_markdown, controlled_cases, controlled_table
 from leakgauge.report import page
 
 
@@ -26,12 +25,19 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / records.FILE).unlink(missing_ok=True)  # of an earlier try
 
-    base = Case(attack="feasibility", options={"steps": 60 if options.quick else 200, "statistics": 0.0})
+    effort = {"steps": 60 if options.quick else 200, "statistics": 0.0}
     shares = (0.5,) if options.quick else (0.0, 0.5, 1.0)
-    found = run_all(
-        controlled_cases(["cnn", "vit"], probabilities=shares, base=base), load=embedded, folder=options.out
-    )
-    print(as_markdown(controlled_table(found)))
+    cases = [
+        Case(model=model, attack="feasibility", options=effort, reveal=("size", "labels", f"noisy_copy:{p}"))
+        for model in ("cnn", "vit")
+        for p in shares
+    ]
+    found = run_all(cases, load=embedded, folder=options.out)
+    for r in found:
+        start, null, attack = (f"{one.mean('ssim'):.2f}" for one in (r.start, r.null, r.scores) if one)
+        print(
+            f"{r.case.model}, {r.case.reveal[-1]}: SSIM of the start {start}, of the null run {null}, of the attack {attack}"
+        )
     print(f"report: {page.write(options.out)}")
 
     half = {r.case.model: r for r in found if "noisy_copy:0.5" in r.case.reveal}

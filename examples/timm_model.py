@@ -16,7 +16,7 @@ from pathlib import Path
 from leakgauge import Pixels, Victim
 from leakgauge.audit import Case, Setup
 from leakgauge.audit.findings import read_findings
-from leakgauge.audit.questions import split
+from leakgauge.audit.questions import split_records
 from leakgauge.audit.questions.split import Asked, ScanRun, plan_scan
 from leakgauge.audit.wording import statements
 from leakgauge.data import fashion
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("leakgauge-runs/example-timm_model"), help="run folder")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    for file in (split.PLAN, split.FILE, split.CONCLUSION):
+    for file in (split_records.PLAN, split_records.FILE, split_records.CONCLUSION):
         (options.out / file).unlink(missing_ok=True)  # of an earlier try
 
     try:
@@ -56,7 +56,7 @@ def main() -> None:
         command="python examples/timm_model.py",
     )
     ScanRun(setup, plan, options.out)()
-    fvu = {row.cut: row.fvu for row in split.read(options.out) if row.attack == split.RIDGE}
+    fvu = {row.cut: row.fvu for row in split_records.read(options.out) if row.attack == split_records.RIDGE}
     for cut in plan.cuts:
         print(f"{cut['name']}: {cut['bytes']} bytes are sent, ridge regression leaves an FVU of {fvu[cut['name']]:.2f}")
     print(f"report: {page.write(options.out)}")

@@ -46,7 +46,6 @@ NARROW: dict[str, set[str]] = {
     "models": {"core", "errors"},
     "data": {"core", "errors"},
     "report": {
-        "audit.bracket",
         "audit.evidence",
         "audit.files",
         "audit.phrasing",

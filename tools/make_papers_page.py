@@ -20,6 +20,8 @@ PACKAGE = "leakgauge"
 PAGE = Path("docs/papers.md")
 
 PAPERS: dict[str, str] = {
+    "Huang et al. 2020": "Huang, Song, Li, Arora: *InstaHide: Instance-hiding Schemes for Private Distributed Learning*. ICML 2020, arXiv:2010.02772",
+    "Carlini et al. 2021": "Carlini, Deng, Garg, Jha, Mahloujifar, Mahmoody, Song, Thakurta, Tramèr: *Is Private Learning Possible with Instance Encoding?*. IEEE S&P 2021, arXiv:2011.05315",
     "Zhang et al. 2018": "Zhang, Cissé, Dauphin, Lopez-Paz: *mixup: Beyond Empirical Risk Minimization*. ICLR 2018, arXiv:1710.09412",
     "Wu et al. 2023": "Wu, Chen, Guo, Weinberger: *Learning To Invert: Simple Adaptive Attacks for Gradient Inversion in Federated Learning*. UAI 2023, arXiv:2210.10880",
     "Wang et al. 2023": "Wang, Hugh, Li: *More than Enough is Too Much: Adaptive Defenses against Gradient Leakage in Production Federated Learning*. INFOCOM 2023",

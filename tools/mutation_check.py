@@ -35,11 +35,9 @@ class Mutant:
 
 
 MI = "measures/mutual_information"
-PIXELS = '\n\n    def decode(self, x: Tensor) -> Tensor:\n        """From the model\'s input to an image'
-"""What follows in ``Pixels``: ``Series`` has the same formula."""
 
 MUTANTS = (
-    Mutant("pixels: mean added", "core/spaces.py", f"(image - mean) / std{PIXELS}", f"(image + mean) / std{PIXELS}", "TestSpace"),
+    Mutant("pixels: mean added", "core/spaces.py", "return (image - mean) / std", "return (image + mean) / std", "TestSpace"),
     Mutant("mse: square missing", "measures/image.py", "difference.square()", "difference.abs()", "TestMeasures"),
     Mutant("psnr: factor 20", "measures/image.py", "-10 * torch.log10", "-20 * torch.log10", "TestMeasures"),
     Mutant("ssim: constants not squared", "measures/image.py", "c1, c2 = K1**2, K2**2", "c1, c2 = K1, K2", "TestMeasures"),
@@ -55,13 +53,19 @@ MUTANTS = (
     Mutant("step decay: factor not to the power", "inversion/solvers.py", "self.factor ** sum(", "self.factor * sum(", "TestObjective"),
     Mutant("sign rule: comparison", "inversion/labels.py", "(agreement < 0)", "(agreement > 0)", "TestLabels"),
     Mutant("bias counts: sign", "inversion/labels.py", "missing = -head_gradient", "missing = head_gradient", "TestLabels"),
+    Mutant("targets read: sign", "inversion/output_gradient.py", "(sent - slope(zero)", "(sent + slope(zero)", "TestLabels"),
+    Mutant("patches: system not transposed", "attacks/patch_positions.py", "lstsq(rows.T, weight", "lstsq(rows, weight", "TestClosedForm"),
     Mutant("linear: square missing", "attacks/linear.py", ") / square)", ") / square.sqrt())", "TestClosedForm"),
     Mutant("r-gap: output on another scale", "attacks/r_gap/system.py", "[known] / scale]", "[known] * scale]", "TestClosedForm"),
     Mutant("r-gap: index without depth", "attacks/r_gap/system.py", "(depth - i) / depth * (layer", "1 * (layer", "TestClosedForm"),
     Mutant("fedavg: sign of the momentum", "channels/optimizers.py", "self.momentum * moments", "-self.momentum * moments", "TestFedAvg"),
     Mutant("clip: max for min", "channels/rows.py", "clamp(max=1.0)", "clamp(min=1.0)", "TestDefenses"),
     Mutant("dp-sgd: noise without the clip", "channels/dpsgd.py", "sigma = self.noise * self.clip", "sigma = self.noise", "TestChannels"),
-    Mutant("aggregate: clients count alike", "channels/aggregate.py", "len(rows) / len(x)", "1 / self.clients", "TestChannels"),
+    Mutant("aggregate: clients count alike", "channels/aggregate.py", "len(rows) / total", "1 / self.clients", "TestChannels"),
+    Mutant("aggregate: dropped clients count", "channels/aggregate.py", "sum(map(len, present.values()))", "len(x)", "TestChannels"),
+    Mutant("mixup: with the sample before", "channels/mixup.py", "x.roll(-1, 0)", "x.roll(1, 0)", "TestChannels"),
+    Mutant("signs: range not used", "inversion/encoded.py", "(size > slack - low)", "(size > slack + high)", "TestChannels"),
+    Mutant("signs: turned round", "inversion/encoded.py", "torch.tanh(size * (mixing", "torch.tanh(-size * (mixing", "TestChannels"),
     Mutant("prune: the largest go", "defenses/prune.py", "argsort(1)[:, :dropped]", "argsort(1)[:, dropped:]", "TestDefenses"),
     Mutant("quantize: one bit too many", "defenses/quantize.py", "/ (2 ** (self.bits - 1) - 1)", "/ (2**self.bits - 1)", "TestDefenses"),
     Mutant("laplace: root of two missing", "defenses/noise.py", "(first - second) / math.sqrt(2)", "(first - second)", "TestDefenses"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +9,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from leakgauge.attacks import april, inverting_gradients, tag
@@ -27,6 +24,7 @@ from leakgauge.models.vit import ViT
 from reproductions.common import runner
 from reproductions.common.drawing import grid
 from reproductions.common.runner import Part, Pictures, Row, draw_part, rounded, run_part
+from reproductions.common.sheets import sheets
 
 RESULTS = Path(__file__).parent / "results"
 Draw = Callable[[list[Row], Pictures, Path], object]
@@ -110,26 +108,12 @@ def objects(options: Options, count: int, *, train: bool = False) -> Images:
     else:
         names = ("cifar10_train_a.zip", "cifar10_train_b.zip") if train else ("cifar10_test.zip",)
         first = count if train else 20 * count + 200  # of which enough are of each class
-        parts = [sheets(options.data / name, 32, first) for name in names if (options.data / name).is_file()]
+        parts = [sheets(options.data / name, first) for name in names if (options.data / name).is_file()]
         x, y = torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
     if train:
         return Images("CIFAR-10", x, y).first(count)
     order = taking_turns(y)[:count]
     return Images("CIFAR-10", x[order], y[order])
-
-
-def sheets(path: Path, side: int, first: int) -> tuple[Tensor, Tensor]:
-    """The ``first`` images and labels from a zip of picture sheets of 10×10, images row by row."""
-    with zipfile.ZipFile(path) as archive:
-        labels = np.load(io.BytesIO(archive.read("labels.npy")))[:first]
-        found = []
-        names = sorted(n for n in archive.namelist() if n.startswith("sheet_"))
-        for name in names[: -(-len(labels) // 100)]:
-            sheet = np.asarray(Image.open(io.BytesIO(archive.read(name))))
-            grid = sheet.shape[0] // side
-            found.append(sheet.reshape(grid, side, grid, side, 3).swapaxes(1, 2).reshape(-1, side, side, 3))
-    x = np.ascontiguousarray(np.concatenate(found)[: len(labels)].transpose(0, 3, 1, 2))
-    return torch.from_numpy(x).float() / 255, torch.from_numpy(labels).long()
 
 
 def large(options: Options, count: int) -> Images:

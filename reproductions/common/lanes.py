@@ -4,7 +4,7 @@
 
 A plan is a set of lanes; each lane is a process after another. Small networks are bound by the time it takes to launch their
 kernels, so lanes side by side use a GPU better than one after another, if NVIDIA's MPS lets them run at the same time. Without it
-processes take turns, which costs about half: then at most ``--together`` lanes run at once, and lanes that fill a GPU are left out.
+processes only take turns, so the jobs of lanes that fill a GPU run one after another: the first of each, then the second.
 
 Rows that are committed are not made again. What comes back under ``--out``: ``rows.tar.gz`` (numbers and logs; packed again every
 minute), ``pictures.tar.gz``, and ``weights.tar.00`` … (pieces of one archive, to be joined with cat). All three unpack in
@@ -22,10 +22,11 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +39,7 @@ PACK_EVERY, GRACE, START = 60.0, 12.0, 15.0
 
 @dataclass(frozen=True)
 class Job:
-    """A module of the reproductions with its arguments, and about how many seconds it takes on an H200 beside the other lanes."""
+    """A module of the reproductions with its arguments, and about how many seconds it takes on an H200."""
 
     module: str
     arguments: tuple[str, ...] = ()
@@ -51,7 +52,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Lane:
-    """Jobs one after another. ``fills`` says that one of them keeps the whole GPU busy."""
+    """Jobs one after another. ``fills`` says that they keep a whole GPU busy: such lanes run side by side only under MPS."""
 
     jobs: tuple[Job, ...]
     fills: bool = False
@@ -63,10 +64,6 @@ class Lane:
 
 def lane(*jobs: Job, fills: bool = False) -> Lane:
     return Lane(jobs, fills)
-
-
-def tokens(seconds: float, *arguments: str) -> Job:
-    return Job("privacy_tokens.run", arguments, seconds)
 
 
 def feasibility(seconds: float, script: str, *arguments: str) -> Job:
@@ -99,63 +96,29 @@ def batch_of_16(form: str, kinds: Sequence[str], *, longer: float) -> Lane:
 
 HUNDRED = ("--decoder-epochs", "100", "--seeds", "1")
 ONE_HOT = ("--labels", "one-hot")
-IR152_TABLES = (  # IR-152 with one-hot labels: one lane trains the network, the other waits for it
-    lane(golden(540, "ir152-curve", "enhancements", *HUNDRED, *ONE_HOT)),
-    lane(golden(490, "predictions", "attention", *HUNDRED, *ONE_HOT)),
-)
-RUN: dict[str, tuple[Lane, ...]] = {
-    "tokens": (
-        lane(tokens(247, "lenet"), tokens(109, "batch_sizes_lenet")),
-        lane(tokens(503, "lenet_warm_transformer")),
-        lane(tokens(381, "lenet_warm_autoencoder"), tokens(105, "lenet", "--seed", "2")),
-        lane(tokens(240, "alexnet"), tokens(111, "lenet", "--seed", "1")),
-        lane(tokens(465, "cnn"), tokens(77, "cnn", "--seed", "1"), tokens(77, "cnn", "--seed", "2")),
-        lane(tokens(489, "mlp"), tokens(75, "mlp", "--seed", "1"), tokens(75, "mlp", "--seed", "2")),
-        lane(tokens(93, "noise"), *(tokens(60, f"batch_sizes_{name}") for name in ("cnn", "mlp", "alexnet"))),
-    ),
-    "feasibility": (
-        lane(feasibility(500, "control")),
-        lane(feasibility(500, "train_mode")),
-        lane(starts(460, "swin_t")),
-    ),
-    "starts": (  # Fig. 4 for the other networks, two more seeds of AlexNet
-        lane(starts(360, "swinv2_t")),
-        lane(starts(450, "vit_b")),
-        lane(starts(450, "convnext_t")),
-        lane(tokens(260, "alexnet", "--seed", "1"), tokens(260, "alexnet", "--seed", "2")),
-    ),
-    "batches": (  # Fig. 2 with searches twice as long
-        batch_of_16("pre", KINDS, longer=2.0),
-        batch_of_16("post", KINDS, longer=2.0),
-    ),
-    "april": (  # Table 1 at other settings, unscaled logits, fixed positions
-        lane(april(410, "table1_settings", "--data-set", "cifar10")),
-        lane(april(210, "table1_settings", "--data-set", "mnist"), april(105, "noise", "--unscaled")),
-        lane(april(250, "architecture_a", "--unscaled"), april(150, "positions", "--unscaled")),
-        lane(april(450, "positions")),
-    ),
-    "control": (  # the positive control after training, and APRIL's last setting
-        lane(feasibility(430, "control_longer", "--form", "post")),
-        lane(feasibility(430, "control_longer", "--form", "pre")),
-        lane(april(60, "table1_settings", "--data-set", "cifar10")),
-    ),
-}
-"""Plans that have been run; their rows are committed."""
-
-NEXT: dict[str, tuple[Lane, ...]] = {
+PLANS: dict[str, tuple[Lane, ...]] = {
     "next-1": (  # train mode with the searches that solved the trained control
-        lane(feasibility(350, "train_mode_longer", "--form", "post")),
-        lane(feasibility(350, "train_mode_longer", "--form", "pre")),
+        lane(feasibility(200, "train_mode_longer", "--form", "post")),
+        lane(feasibility(200, "train_mode_longer", "--form", "pre")),
     ),
-    "next-2": IR152_TABLES,  # the golden zone with the paper's 100 epochs
-    "next-3": (*IR152_TABLES, lane(golden(400, "vgg19-curve", *HUNDRED, *ONE_HOT, "--plateau"))),  # resumes next-2
+    "golden": (  # the golden zone with the paper's 100 decoder epochs, the most valuable first
+        lane(
+            golden(270, "clusters", "enhancements", *HUNDRED, *ONE_HOT),
+            golden(70, "attention", *HUNDRED, *ONE_HOT, "--blocks", "40"),
+            golden(150, "predictions", *HUNDRED, "--labels", "LS-"),
+            fills=True,
+        ),
+        lane(
+            golden(195, "vgg19-curve", *HUNDRED, *ONE_HOT, "--plateau", "--blocks", "30", "39"),
+            golden(140, "attention", *HUNDRED, *ONE_HOT, "--blocks", "50"),
+            golden(150, "predictions", "clusters", *HUNDRED, "--labels", "LS+"),
+            golden(800, "vgg19-curve", "vgg19-smoothing", "ir152-smoothing", *HUNDRED[:2], "--seeds", "2"),
+            fills=True,
+        ),
+    ),
     "next-4": (  # what is missing of Fig. 4 and of fixed positions
         lane(starts(540, "maxvit_t")),
         lane(april(420, "positions")),
-    ),
-    "next-5": (  # IR-152 with smoothed labels, LS− by a slower recipe
-        lane(golden(400, "ir152-curve", "predictions", *HUNDRED, "--labels", "LS-")),
-        lane(golden(270, "ir152-curve", "predictions", *HUNDRED, "--labels", "LS+")),
     ),
     "next-6": (  # Swin-T's two stems with equal epochs
         lane(feasibility(450, "stems", "--stem", "adapted")),
@@ -166,19 +129,12 @@ NEXT: dict[str, tuple[Lane, ...]] = {
         lane(feasibility(60, "accuracy", "--case", "vit_b"), starts(400, "vit_b", "--trained")),
         lane(feasibility(180, "accuracy", "--case", "swin_t"), starts(350, "swin_t", "--trained")),
     ),
-    "next-8": (  # VGG19 with 100 epochs, and a second training with LS+
-        lane(golden(230, "vgg19-curve", *HUNDRED, *ONE_HOT), golden(230, "vgg19-curve", *HUNDRED, "--labels", "LS+")),
-        lane(golden(230, "vgg19-smoothing", "--decoder-epochs", "100", "--seeds", "2")),
-    ),
     **{  # Fig. 2, longer searches: shared statistics, the proxy, naive ones
         f"next-{9 + i}": tuple(batch_of_16(form, KINDS[i : i + 1], longer=5.5) for form in ("pre", "post"))
         for i in range(3)
     },
-    "next-12": (lane(golden(520, "clusters", "ir152-smoothing", *HUNDRED)),),  # second trainings of IR-152; Fig. 3
 }
 """Plans that wait for a GPU; their seconds are estimates from committed rows, for lanes that have the GPU to themselves."""
-
-PLANS = RUN | NEXT
 
 CUT, WHOLE = (
     ("cifar10_train.zip", "cifar10_test.zip"),
@@ -187,7 +143,7 @@ CUT, WHOLE = (
 NEEDS = {
     "next-4": ("cifar10_test.zip", "mnist.npz", "packages/timm"),
     **dict.fromkeys([f"next-{i}" for i in (1, 6, 7, 9, 10, 11)], CUT),
-    **dict.fromkeys([f"next-{i}" for i in (2, 3, 5, 8, 12)], WHOLE),
+    "golden": WHOLE,
 }
 """What a plan reads from its folder of data; ``packages`` is on the path of its scripts."""
 
@@ -202,7 +158,6 @@ def main(given: Sequence[str] | None = None) -> None:
         "--work", type=Path, default=WORK, help="where results grow; a second call on the machine resumes from it"
     )
     parser.add_argument("--limit", type=float, default=560.0, help="seconds until all lanes are stopped")
-    parser.add_argument("--together", type=int, default=8, help="lanes at once where MPS does not work")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--list", action="store_true", help="only print the lanes and about how long they take")
@@ -220,29 +175,34 @@ def main(given: Sequence[str] | None = None) -> None:
     environment = _environment(options.data)
     sharing = Sharing(environment) if options.device == "cuda" else None
     mps = sharing is not None and sharing.works
-    lanes = [lane for lane in PLANS[options.plan] if mps or not lane.fills]
+    lanes = PLANS[options.plan]
+    if any(lane.fills for lane in lanes) and not mps:
+        lanes = (in_turns(lanes),)
     print(f"{len(lanes)} lanes; MPS: {'on' if mps else 'off'}", flush=True)
     common = ["--device", options.device, *(["--quick"] if options.quick else [])]
     common += ["--data", str(options.data)] if options.data is not None else []
     until = began + options.limit - GRACE
-    turn = threading.Semaphore(len(lanes) if mps else options.together)
-    threads = [
-        threading.Thread(target=_walk, args=(lane, common, environment, until, turn, options.work)) for lane in lanes
-    ]
-    for thread in threads:
-        thread.start()
+    pool = ThreadPoolExecutor(len(lanes))
+    walks = [pool.submit(_walk, lane, common, environment, until, options.work) for lane in lanes]
     packed = time.monotonic()
-    while any(thread.is_alive() for thread in threads):
+    while not all(walk.done() for walk in walks):
         time.sleep(0.5)
         if time.monotonic() - packed > PACK_EVERY:
             packed = time.monotonic()
             pack_rows(options.work, options.out)
+    for walk in walks:
+        walk.result()
     if sharing is not None:
         sharing.end()
     pack_rows(options.work, options.out)
     pack(options.work, options.out)
     pack_rows(options.work, options.out)
     print(f"done after {time.monotonic() - began:.0f} s", flush=True)
+
+
+def in_turns(lanes: Sequence[Lane]) -> Lane:
+    """One lane with the first job of each, then the second of each, and on."""
+    return Lane(tuple(job for turn in zip_longest(*(lane.jobs for lane in lanes)) for job in turn if job is not None))
 
 
 def listed(plan: Sequence[Lane]) -> list[str]:
@@ -282,33 +242,30 @@ def _environment(data: Path | None) -> dict[str, str]:
     return found
 
 
-def _walk(
-    lane: Lane, common: list[str], environment: dict[str, str], until: float, turn: threading.Semaphore, work: Path
-) -> None:
-    with turn:
-        for job in lane.jobs:
-            left = until - time.monotonic()
-            if left < 10:
-                print(f"{job.name}: no time left", flush=True)
-                continue
-            started = time.monotonic()
-            within = max(1.0, left - START)
-            out = work / job.module.split(".")[0] / "results"
-            mine = ["--out", str(out), "--within", f"{within:.0f}", *common]
-            command = [sys.executable, "-m", f"reproductions.{job.module}", *job.arguments, *mine]
-            (work / "logs").mkdir(exist_ok=True)
-            with (work / "logs" / f"{job.name}.log").open("a", encoding="utf-8") as log:
-                process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+def _walk(lane: Lane, common: list[str], environment: dict[str, str], until: float, work: Path) -> None:
+    for job in lane.jobs:
+        left = until - time.monotonic()
+        if left < 10:
+            print(f"{job.name}: no time left", flush=True)
+            continue
+        started = time.monotonic()
+        within = max(1.0, left - START)
+        out = work / job.module.split(".")[0] / "results"
+        mine = ["--out", str(out), "--within", f"{within:.0f}", *common]
+        command = [sys.executable, "-m", f"reproductions.{job.module}", *job.arguments, *mine]
+        (work / "logs").mkdir(exist_ok=True)
+        with (work / "logs" / f"{job.name}.log").open("a", encoding="utf-8") as log:
+            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+            try:
+                code = process.wait(left)
+            except subprocess.TimeoutExpired:
+                process.terminate()
                 try:
-                    code = process.wait(left)
+                    code = process.wait(5)
                 except subprocess.TimeoutExpired:
-                    process.terminate()
-                    try:
-                        code = process.wait(5)
-                    except subprocess.TimeoutExpired:
-                        process.kill()
-                        code = process.wait()
-            print(f"{job.name}: exit {code} after {time.monotonic() - started:.0f} s", flush=True)
+                    process.kill()
+                    code = process.wait()
+        print(f"{job.name}: exit {code} after {time.monotonic() - started:.0f} s", flush=True)
 
 
 class Sharing:

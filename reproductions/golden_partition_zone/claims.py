@@ -20,10 +20,8 @@ from reproductions.golden_partition_zone import entropy
 from reproductions.golden_partition_zone.published import ACCURACY, FAITHFUL, PREDICTIONS, VGG19_MSE
 from reproductions.golden_partition_zone.results_rows import (
     PAPERS_DECODER,
-    at_hundred_epochs,
     by_block,
     chosen,
-    epochs_of,
     matching,
 )
 
@@ -33,18 +31,10 @@ TRANSITION = 0.25
 NOT_TESTED, NOT_REACHED = Evidence(agrees=None, tested=False), Evidence(agrees=None, finished=False)
 SHORT = "Decoders trained for 30 of the paper's 100 epochs; on the adversary's own images their error is still 2.3 times the paper's. One seed."
 WHOLE = "With the paper's 100 epochs; one seed."
-
-
-def own_vgg(rows: list[Row]) -> str:
-    """How our VGG19 compares with the paper's, and whether the recipe of its training explains that."""
-    ours = curve(rows, "vgg19-curve")
-    off = " and ".join(f"{abs(mean(ours[b]) / VGG19_MSE[b] - 1):.0%}"[:-1] for b in VGG19_MSE)
-    said = f"Our VGG19 gives away more than the paper's: its errors at blocks 30 and 39 are {off} % lower."
-    by_recipe = curve(rows, "vgg19-curve-plateau")
-    if not VGG19_MSE.keys() <= by_recipe.keys():
-        return f"{said} The recipe of the target is the first suspect (32 epochs, cosine; the paper: plateau, up to 300 epochs), and it was not tested."
-    found = ", ".join(f"{mean(by_recipe[b]):.3g} at block {b} (paper {VGG19_MSE[b]:.3g})" for b in VGG19_MSE)
-    return f"{said} Trained by the paper's recipe (Adam 3e-4, plateau, 100 epochs) it has {found}."
+OWN_VGG = (
+    "Our VGG19 gives away more than the paper's: its errors at blocks 30 and 39 are 65 and 52 % lower, after the paper's 100 epochs 70 and 56 %. The recipe of the target is the first suspect (32 epochs, cosine; the paper: plateau, up "
+    "to 300 epochs), and it was not tested. Until then these numbers are about our VGG19."
+)
 
 
 def curve(
@@ -112,14 +102,10 @@ def accuracy(rows: list[Row]) -> list[Claim]:
 def ratios(rows: list[Row]) -> list[Claim]:
     """Abstract: deep blocks have on average four times the error of shallow ones."""
     part = "ir152-curve"
-    found = curve(rows, part)
-    errors = {
-        block: at_hundred_epochs(rows, "ir152", block) or mean(found[block]) for block in (*SHALLOW[part], *DEEP[part])
-    }
-    longer = mean(errors[b] for b in DEEP[part]) / mean(errors[b] for b in SHALLOW[part])
-    somewhere = [block for block in errors if at_hundred_epochs(rows, "ir152", block)]
-    where = "" if len(somewhere) == len(errors) else f" at blocks {', '.join(map(str, somewhere))}"
-    short = mean(found[b][0] for b in DEEP[part]) / mean(found[b][0] for b in SHALLOW[part])
+    found, hundred = curve(rows, part), curve(rows, f"{part}-100")
+    longer, short = (
+        mean(of[b][0] for b in DEEP[part]) / mean(of[b][0] for b in SHALLOW[part]) for of in (hundred, found)
+    )
     low, high = (by_seed(rows, "vgg19-curve", blocks["vgg19-curve"]) for blocks in (SHALLOW, DEEP))
     vgg = [b / a for a, b in zip(low, high, strict=True)]
     gains = {
@@ -134,13 +120,12 @@ def ratios(rows: list[Row]) -> list[Claim]:
             ours=f"{spread(vgg)}, {len(vgg)} seeds",
             evidence=Evidence(agrees=min(vgg) >= 4),
             confidence="medium",
-            note=own_vgg(rows),
+            note=OWN_VGG,
         ),
         Claim(
             where="abstract",
             paper="IR-152: error of deep over shallow blocks at least 4",
-            ours=f"{longer:.2f} with the paper's 100 epochs{where}"
-            + ("" if epochs_of(rows, part) == 100 else f"; {short:.2f} with 30 epochs"),
+            ours=f"{longer:.2f} with the paper's 100 epochs; {short:.2f} with 30 epochs",
             evidence=Evidence(agrees=longer >= 4),
             confidence="medium",
         ),
@@ -150,7 +135,7 @@ def ratios(rows: list[Row]) -> list[Claim]:
             ours=f"{1 - gains[50] / gains[40]:.0%}: {gains[50]:+.2f} dB at block 50, {gains[40]:+.2f} dB at block 40",
             evidence=Evidence(agrees=1 - gains[50] / gains[40] >= 0.56),
             confidence="medium",
-            note=SHORT if epochs_of(rows, "attention", "baseline") < 100 else WHOLE,
+            note=SHORT,
         ),
     ]
 
@@ -159,9 +144,7 @@ def blocks(rows: list[Row]) -> list[Claim]:
     """Figs. 4 to 6."""
     found = curve(rows, "vgg19-curve")
     errors = [mean(found[block]) for block in (30, 33, 36, 39)]
-    at48, longer = (at_hundred_epochs(rows, "ir152", block) for block in (48, 49))
-    assert at48 is not None
-    at49, epochs = (longer, 100) if longer else (mean(curve(rows, "ir152-curve")[49]), epochs_of(rows, "ir152-curve"))
+    at48, at49 = (curve(rows, "ir152-curve-100")[block][0] for block in (48, 49))
     return [
         Claim(
             where="Fig. 6",
@@ -176,15 +159,15 @@ def blocks(rows: list[Row]) -> list[Claim]:
             ours=f"× {errors[-1] / errors[0]:.2f}: {', '.join(f'{e:.3g}' for e in errors)} at 30, 33, 36, 39",
             evidence=Evidence(agrees=errors[-1] / errors[0] >= VGG19_MSE[39] / VGG19_MSE[30]),
             confidence="medium",
-            note="Blocks 33 and 36 are not in the paper. They show a ramp: no step between neighbours is half of the rise. " + own_vgg(rows),
+            note="Blocks 33 and 36 are not in the paper. They show a ramp: no step between neighbours is half of the rise. " + OWN_VGG,
         ),
         Claim(
             where="Fig. 4",
             paper=f"IR-152: below {FAITHFUL} up to block 48, sharply higher at 49",
-            ours=f"{at48:.3g} at block 48 with 100 epochs, {at49:.3g} at block 49 with {epochs}",
+            ours=f"{at48:.3g} at block 48, {at49:.3g} at block 49",
             evidence=Evidence(agrees=at48 < FAITHFUL and at49 > 2 * at48),
             confidence="medium",
-            note=WHOLE if epochs == 100 else "With 30 epochs block 48 is at 0.0233.",
+            note=WHOLE,
         ),
     ]  # fmt: skip
 
@@ -193,7 +176,6 @@ def smoothing(rows: list[Row]) -> list[Claim]:
     """Sections 3.3 and 4.2: what label smoothing does to deep and shallow features and to the class radius."""
     made: list[Claim] = []
     for name, part, block in (("IR-152", "ir152-curve", 49), ("VGG19", "vgg19-curve", 52)):
-        epochs = epochs_of(rows, part)
         plain, smooth = (by_seed(rows, part, DEEP[part], labels) for labels in ("one-hot", "LS+"))
         near, smooth_near = (by_seed(rows, part, SHALLOW[part], labels) for labels in ("one-hot", "LS+"))
         radius, smooth_radius = (
@@ -214,13 +196,9 @@ def smoothing(rows: list[Row]) -> list[Claim]:
                 ours=f"mean error {spread(near)} one-hot, {spread(smooth_near)} LS+",
                 evidence=Evidence(agrees=lower(smooth_near, near)),
                 confidence="medium" if several else "low",
-                note=(
-                    "The opposite, by 8 %, beyond the seeds (three against two), but with 30 of the paper's 100 epochs."
-                    if several
-                    else "The opposite on the mean, one seed; at block 8 it is as the paper says."
-                )
-                if epochs < 100
-                else "",
+                note="The opposite, by 8 %, beyond the seeds (three against two), but with 30 of the paper's 100 epochs."
+                if several
+                else "The opposite on the mean, one seed; at block 8 it is as the paper says. 30 of the paper's 100 epochs.",
             ),
             Claim(
                 where="3.3",
@@ -237,12 +215,9 @@ def smoothing(rows: list[Row]) -> list[Claim]:
             where="4.2",
             paper="IR-152: LS- makes deep features harder to invert",
             ours=f"mean error {spread(plain)} one-hot, {spread(negative)} LS-",
-            evidence=Evidence(agrees=lower(plain, negative))
-            if reached > ACCURACY["ir152", "LS-"] - 0.03
-            else NOT_REACHED,
+            evidence=NOT_REACHED,
             confidence="high",
-            note=f"The network with LS- reached {reached:.1%}, the paper's 90.5%."
-            + ("" if reached > ACCURACY["ir152", "LS-"] - 0.03 else " It is another network."),
+            note=f"The network with LS- reached {reached:.1%}, the paper's 90.5%. It is another network.",
         )
     )
     return made
@@ -284,8 +259,7 @@ def tables(rows: list[Row]) -> list[Claim]:
     """Tables 3 and 4."""
     found = {row["decoder"]: row for row in matching(rows, part="predictions")}
     errors = {name: found[name]["test_mse_paper"] for name in PREDICTIONS}
-    longer = {row["decoder"]: row["test_mse_paper"] for row in matching(rows, part="predictions-100")}
-    hundred = longer or errors  # the part takes over whole once its networks with smoothed labels are attacked too
+    hundred = {row["decoder"]: row["test_mse_paper"] for row in matching(rows, part="predictions-100")}
     least = min(hundred, key=hundred.__getitem__)
     easier = [lower([hundred[name]], [hundred["Normal"]]) for name in ("Log", "Power")]
     gains = {
@@ -293,11 +267,10 @@ def tables(rows: list[Row]) -> list[Claim]:
         - chosen(rows, "test_psnr_batches", part="enhancements", block=block, decoder="baseline")[0]
         for block in (50, 40)
     }  # fmt: skip
-    pairs = [
-        [matching(rows, part=part, block=50, decoder=f"NN {way} dropout (residual)") for way in ("without", "with")]
-        for part in ("enhancements-100", "enhancements")
-    ]
-    without, dropping = next((one[0], other[0]) for one, other in pairs if one and other)
+    without, dropping = (
+        matching(rows, part="enhancements-100", block=50, decoder=f"NN {way} dropout (residual)")[0]
+        for way in ("without", "with")
+    )
     return [
         Claim(
             where="Table 3",
@@ -329,16 +302,16 @@ def tables(rows: list[Row]) -> list[Claim]:
             ours=f"{gains[50]:+.2f} dB at block 50, {gains[40]:+.2f} dB at block 40",
             evidence=Evidence(agrees=gains[40] > max(0.0, gains[50])),
             confidence="medium",
-            note=SHORT if epochs_of(rows, "enhancements", "baseline") < 100 else WHOLE,
+            note=SHORT,
         ),
         Claim(
             where="Table 4",
             paper="a learned enhancement without dropout fits its own images better and others worse",
             ours=f"test error {without['test_mse_paper']:.3g} without, {dropping['test_mse_paper']:.3g} with; own images "
             f"{without['auxiliary_mse_paper']:.3g} and {dropping['auxiliary_mse_paper']:.3g}",
-            evidence=NOT_REACHED if without["epochs"] < 100 else Evidence(agrees=overfits(without, dropping)),
+            evidence=Evidence(agrees=overfits(without, dropping)),
             confidence="medium",
-            note=WHOLE if without["epochs"] == 100 else "The same direction, by 3 %. The best epoch is still among the last of 30, so there is little to overfit yet; the paper trains 100.",
+            note=WHOLE,
         ),
     ]  # fmt: skip
 
@@ -409,62 +382,38 @@ def data(rows: list[Row]) -> list[Claim]:
     ]  # fmt: skip
 
 
-def last_logs(rows: list[Row], part: str) -> dict[str, Row]:
-    """The last log of a training by labels; empty where one of the two kinds is missing."""
-    logged = sorted((r for r in matching(rows, part=part, seed=0) if "radius" in r), key=lambda r: r["epoch"])
-    found = {row["labels"]: row for row in logged}
-    return found if {"one-hot", "LS+"} <= found.keys() else {}
-
-
 def theory(rows: list[Row]) -> list[Claim]:
     """Section 3, Appendix D and what the paper shows beside its main figures."""
-    learned = last_logs(rows, "training-images")
-    last = learned or last_logs(rows, "training")
+    logged = sorted((r for r in matching(rows, part="training", seed=0) if "radius" in r), key=lambda r: r["epoch"])
+    last = {row["labels"]: row for row in logged}
     shrinking = {k: sum(v < 0 for v in last[k]["change"] if v == v) for k in ("one-hot", "LS+")}
-    epoch = last["LS+"]["epoch"]
-    norms = {labels: row["gradient_norm"] for labels, row in learned.items()}
-    sure = ", ".join(f"{labels} {row['confidence']:.2f}" for labels, row in learned.items())
     return [
         Claim(
             where="3.3, Eq. 8",
             paper="VGG19: with LS+ the class radius keeps shrinking, with one-hot labels it does not",
-            ours=f"at block 52 it shrinks in {shrinking['LS+']} of 10 classes with LS+ and in {shrinking['one-hot']} with one-hot labels"
-            + (f" (500 training images, epoch {epoch})" if learned else ""),
+            ours=f"at block 52 it shrinks in {shrinking['LS+']} of 10 classes with LS+ and in {shrinking['one-hot']} with one-hot labels",
             evidence=Evidence(agrees=None),
             confidence="medium",
-            note=f"Confidence on these images: {sure}. One seed."
-            if learned
-            else "Measured on test images at epoch 30. With one-hot labels it shrinks 4.7 times as fast, so the contrast is not there, but the theory is about training images at a confidence near 1.",
+            note="Measured on test images at epoch 30. With one-hot labels it shrinks 4.7 times as fast, so the contrast is not there, but the theory is about training images at a confidence near 1.",
         ),
         Claim(
             where="App. D",
             paper="VGG19: with LS+ the gradient at the features stays larger than with one-hot labels",
-            ours=f"500 training images, epoch {epoch}: mean norm {norms['LS+']:.2g} with LS+, {norms['one-hot']:.2g} with one-hot labels"
-            if learned
-            else "measured on test images",
-            evidence=Evidence(agrees=lower([norms["one-hot"]], [norms["LS+"]])) if learned else NOT_TESTED,
-            confidence="medium" if learned else "high",
-            note=f"Confidence on these images: {sure}. One seed."
-            if learned
-            else "Appendix D is about training images at a confidence near 1. Our log took 500 test images, 8 % of them wrong.",
+            ours="measured on test images",
+            evidence=NOT_TESTED,
+            confidence="high",
+            note="Appendix D is about training images at a confidence near 1. Our log took 500 test images, 8 % of them wrong.",
         ),
         *bounds(rows),
-        maps(rows),
+        Claim(
+            where="Fig. 3",
+            paper="t-SNE of IR-152's features: LS tightens the clusters of the classes earlier",
+            ours="not run",
+            evidence=NOT_TESTED,
+            confidence="high",
+            note="The paper says of it that t-SNE cannot show entropy or radius. The class radii are in the rows above.",
+        ),
     ]  # fmt: skip
-
-
-def maps(rows: list[Row]) -> Claim:
-    """Fig. 3."""
-    pure = {(row["labels"], row["block"]): row["purity"] for row in matching(rows, part="clusters")}
-    said = "; ".join(f"{pure['one-hot', b]:.2f} and {pure['LS+', b]:.2f} at {b}" for b in (25, 40, 48, 49) if pure)
-    return Claim(
-        where="Fig. 3",
-        paper="t-SNE of IR-152's features: LS tightens the clusters of the classes earlier",
-        ours=f"nearest neighbours on the map of the same class, one-hot and LS+: {said}" if pure else "not run",
-        evidence=Evidence(agrees=None) if pure else NOT_TESTED,
-        confidence="low" if pure else "high",
-        note="The paper says of it that t-SNE cannot show entropy or radius. The class radii are in the rows above.",
-    )
 
 
 def bounds(rows: list[Row]) -> list[Claim]:

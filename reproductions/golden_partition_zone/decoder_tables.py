@@ -77,11 +77,12 @@ AT_40 = {"enhancements": ("baseline", "Normalize (input) & NN with dropout"),
 
 def _table(study: Study, part: str, decoders: dict[str, Decoder]) -> None:
     splits = study.cifar()
+    _take_baselines(study, part, splits.name)
     work = [
         (block, f"{part}/{block}", study.papers(name, decoder))
         for block in (50, 40)
         for name, decoder in decoders.items()
-        if block == 50 or name in AT_40[part]
+        if study.at(block) and (block == 50 or name in AT_40[part])
     ]
     if not study.open_ones((key, attempt) for _, key, attempt in work):
         return
@@ -91,6 +92,16 @@ def _table(study: Study, part: str, decoders: dict[str, Decoder]) -> None:
         about = {"part": part, "network": "ir152", "labels": "one-hot", "seed": 0, "block": block}
         about |= {"data": splits.name, "accuracy": target.accuracy}
         study.measure(key, about, attempt, found[target.cut(block)], splits)
+
+
+def _take_baselines(study: Study, part: str, data: str) -> None:
+    """The baseline is the decoder of the curve, on the same network: where that has been measured, its row is taken over."""
+    for block in (50, 40):
+        curve = study.rows.done.get(f"ir152-curve/{data}/one-hot/0/{block}/{study.paper.name}")
+        key = f"{part}/{block}/baseline"
+        if curve is not None and key not in study.rows.done:
+            row = {name: value for name, value in curve.items() if name not in ("unit", "radius_per_dimension")}
+            study.rows.add(key, {**row, "part": part, "decoder": "baseline"})
 
 
 def enhancements(study: Study) -> None:

@@ -18,7 +18,6 @@ from reproductions.common.drawing import Line, Panel, grid, svg
 from reproductions.common.runner import Row, read_pictures
 from reproductions.golden_partition_zone.published import IR152_MSE, VGG19_MSE
 from reproductions.golden_partition_zone.results_rows import (
-    LONGER,
     PAPERS_DECODER,
     RESULTS,
     STRONGER,
@@ -154,7 +153,7 @@ def curves(rows: list[Row]) -> dict[str, Figure]:
                 paper_line("LS+", vgg, labels="LS+"),
                 Series("one-hot, residual decoder", strong),
                 Series("one-hot, 100 epochs", {"part": HUNDRED}),
-                paper_line("one-hot, the paper's recipe", f"{vgg}-plateau", labels="one-hot"),
+                paper_line("one-hot, the paper's recipe", f"{vgg}-plateau-100", labels="one-hot"),
             ),
             published=VGG19_MSE,
         ),
@@ -162,8 +161,7 @@ def curves(rows: list[Row]) -> dict[str, Figure]:
             (
                 *(paper_line(labels, "ir152-curve", labels=labels) for labels in ("one-hot", "LS+", "LS-")),
                 Series("one-hot, residual decoder", {**strong, "part": "ir152-curve"}),
-                paper_line("one-hot, 100 epochs", "ir152-epochs"),
-                paper_line("one-hot, 100 epochs at all blocks", "ir152-curve-100", labels="one-hot"),
+                paper_line("one-hot, 100 epochs", "ir152-curve-100", labels="one-hot"),
             ),
             published=IR152_MSE,
         ),
@@ -252,7 +250,7 @@ def training(rows: list[Row], path: Path) -> bool:
 
 def maps(rows: list[Row], path: Path) -> bool:
     """t-SNE maps over the blocks, one-hot labels above LS+."""
-    found = sorted(matching(rows, part="clusters"), key=lambda row: (row["labels"] == "LS+", row["block"]))
+    found = sorted(matching(rows, part="clusters-100"), key=lambda row: (row["labels"] == "LS+", row["block"]))
     panels = [
         Panel(
             f"{row['labels']}, block {row['block']}",
@@ -315,14 +313,6 @@ def strip(path: Path, series: tuple[Series, ...], rows: list[Row], pictures: Pic
     return bool(lines)
 
 
-def kept_pictures(rows: list[Row], folder: Path) -> Pictures:
-    """Reconstructions by unit, of the run that the unit's row is of."""
-    longer = {row["unit"] for row in rows if row.get("epochs") == 100}
-    found = read_pictures(folder, LONGER)
-    kept = {name: images for name, images in found.items() if name in longer or name.startswith("truth/")}
-    return read_pictures(folder, "run") | kept
-
-
 def draw(rows: list[Row], pictures: Pictures, folder: Path) -> list[Path]:
     """Every figure that has something to show; returns what was written."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -343,4 +333,4 @@ def draw(rows: list[Row], pictures: Pictures, folder: Path) -> list[Path]:
 
 if __name__ == "__main__":
     everything = all_rows()
-    print(*draw(everything, kept_pictures(everything, RESULTS.parent), RESULTS.parent), sep="\n")
+    print(*draw(everything, read_pictures(RESULTS.parent, "run"), RESULTS.parent), sep="\n")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from leakgauge.attacks import FittedDecoder, fit_on
 from leakgauge.attacks.decoder import Decoder
+from reproductions.common.networks.idle_biases import WithoutIdleBiases
 from reproductions.common.runner import Row
 from reproductions.golden_partition_zone.splits import Part, Splits, as_input, in_bfloat16
 from reproductions.golden_partition_zone.training_log import deviations, mean_per_class
@@ -74,9 +75,8 @@ def attacked(
     """Trains the decoder on what the adversary owns and measures it on the test part; also its first reconstructions, as bytes."""
     began = time.perf_counter()
     owned = splits.auxiliary if auxiliary is None else auxiliary
-    fitted = fit_on(
-        leak.known, owned.images, decoder=attempt.decoder, epochs=attempt.epochs, paper=attempt.paper, seed=seed
-    )
+    lean = WithoutIdleBiases(attempt.decoder)
+    fitted = fit_on(leak.known, owned.images, decoder=lean, epochs=attempt.epochs, paper=attempt.paper, seed=seed)
     seconds = time.perf_counter() - began
     on_test = measured(fitted, leak.sent, splits.test.images)
     on_known = measured(fitted, leak.known, owned.images)

@@ -29,7 +29,6 @@ RESULTS = Path(__file__).parent / "results"
 PARTS: dict[str, Callable[[Study], None]] = {
     "vgg19-curve": parts.vgg19_curve,
     "ir152-curve": parts.ir152_curve,
-    "ir152-epochs": parts.ir152_epochs,
     "vit-curve": parts.vit_curve,
     "predictions": decoder_tables.predictions,
     "enhancements": decoder_tables.enhancements,
@@ -53,6 +52,7 @@ class Options(runner.Options):
     batch: int = BATCH
     plateau: bool = False
     labels: tuple[str, ...] = tuple(LABELS)
+    blocks: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -74,6 +74,7 @@ def options_of(arguments: list[str] | None) -> Options:
     parser.add_argument(
         "--labels", nargs="+", choices=list(LABELS), default=list(LABELS), help="networks with these alone"
     )
+    parser.add_argument("--blocks", nargs="+", type=int, default=[], help="decoders at these blocks alone")
     given = parser.parse_args(arguments)
     if unknown := [part for part in given.parts if part not in PARTS]:
         parser.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
@@ -86,11 +87,12 @@ def options_of(arguments: list[str] | None) -> Options:
         batch=given.batch,
         plateau=given.plateau,
         labels=tuple(given.labels),
+        blocks=tuple(given.blocks),
     )
 
 
 def study_of(options: Options, rows: Rows) -> Study:
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit = True, 4  # trying all took 20 s a decoder
     quick, device = options.quick, options.device
     batch, epochs = (8, 1) if quick else (options.batch, options.target_epochs)
     return Study(
@@ -102,6 +104,7 @@ def study_of(options: Options, rows: Rows) -> Study:
         decoder_epochs=1 if quick else options.decoder_epochs,
         quick=quick,
         labels=options.labels,
+        blocks=options.blocks,
         deadline=options.until,
     )
 
@@ -122,7 +125,7 @@ def run(options: Options, rows: Rows) -> None:
                 print(f"== {name}: complete after {time.monotonic() - began:.0f} s", flush=True)
         except NoTimeLeft:
             rows.wait(name)
-    if set(options.parts) != set(PARTS) or set(options.labels) != set(LABELS):
+    if set(options.parts) != set(PARTS) or set(options.labels) != set(LABELS) or options.blocks:
         rows.wait("the other parts")
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from torch import Tensor
 
 from leakgauge.data import fashion, read
+from reproductions.common.sheets import sheets
 
 SIDE = 64
 
@@ -75,24 +72,6 @@ def load(path: Path, device: torch.device) -> Part:
     parts = [sheets(one) if one.suffix == ".zip" else read(one) for one in sources]
     images, labels = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
     return Part(enlarged(images, device), labels.to(device))
-
-
-def sheets(path: Path) -> tuple[Tensor, Tensor]:
-    """Images in [0, 1] and labels from a zip of pictures ``sheet_…`` of 10 × 10 images each, row by row, and ``labels.npy``."""
-    with zipfile.ZipFile(path) as archive:
-        labels = torch.from_numpy(np.load(io.BytesIO(archive.read("labels.npy")))).long()
-        names = sorted(name for name in archive.namelist() if name.startswith("sheet_"))
-        pieces = [_cut_up(np.asarray(Image.open(io.BytesIO(archive.read(name))))) for name in names]
-    images = torch.from_numpy(np.concatenate(pieces))[: len(labels)]
-    if len(images) != len(labels):
-        raise SystemExit(f"{path} holds {len(images)} images and {len(labels)} labels")
-    return images.float() / 255, labels
-
-
-def _cut_up(sheet: np.ndarray) -> np.ndarray:
-    coloured = sheet[..., None] if sheet.ndim == 2 else sheet
-    side = sheet.shape[0] // 10
-    return coloured.reshape(10, side, 10, side, -1).transpose(0, 2, 4, 1, 3).reshape(100, -1, side, side)
 
 
 def embedded(count: int, device: torch.device, *, grey: bool = False) -> Part:

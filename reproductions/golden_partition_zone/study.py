@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,8 @@ CIFAR_AUXILIARY = 10_000
 """Images of CIFAR-10 that the adversary owns."""
 GRACE = 20.0
 """Seconds after the deadline in which a decoder may still end."""
+FIRST_EPOCHS = 5
+"""Epochs of a decoder after which its end is foreseen."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Files:
 
 @dataclass
 class Study:
-    """Data, trained networks, results and settings; networks with other ``labels`` are left out."""
+    """Data, trained networks, results and settings; other ``labels`` are left out, and other ``blocks`` where any are named."""
 
     files: Files
     shelf: Shelf
@@ -54,6 +56,7 @@ class Study:
     decoder_epochs: int = 30
     quick: bool = False
     labels: tuple[str, ...] = tuple(LABELS)
+    blocks: tuple[int, ...] = ()
     deadline: float = float("inf")
     coloured: Splits | None = None
 
@@ -61,10 +64,19 @@ class Study:
         if time.time() > self.deadline:
             raise NoTimeLeft("the budget is spent")
 
-    def stop_late(self, _done: int = 0, _total: int = 0) -> None:
-        """Asked after every epoch of a decoder: one that was begun in time may end within the grace, then it is given up."""
-        if time.time() > self.deadline + GRACE:
-            raise NoTimeLeft("the budget is spent")
+    def stop_late(self) -> Callable[[int, int], None]:
+        """Asked after every epoch of a decoder, which is given up as soon as it cannot end within the grace: others need the GPU."""
+        began = 0.0
+
+        def after(done: int, total: int) -> None:
+            nonlocal began
+            now = time.time()
+            began = began or now  # the first epoch has the start in it
+            left = (now - began) / (done - 1) * (total - done) if done > FIRST_EPOCHS else 0.0
+            if now + left > self.deadline + GRACE:
+                raise NoTimeLeft("the budget is spent")
+
+        return after
 
     def cifar(self) -> Splits:
         if self.coloured is None and self.quick:
@@ -79,6 +91,9 @@ class Study:
         if self.quick:
             return split(f"quick-{name}", embedded(80, self.device, grey=True), shares=shares)
         return None if file is None else split(name, load(file, self.device), shares=shares)
+
+    def at(self, block: int) -> bool:
+        return not self.blocks or block in self.blocks
 
     def open_ones(self, work: Iterable[tuple[str, Attempt]]) -> bool:
         """Whether one of these decoders is still to be measured; if none is, nobody needs the network either."""
@@ -106,7 +121,7 @@ class Study:
         self.go_on()
         shown = None
         try:
-            with watching(self.stop_late):
+            with watching(self.stop_late()):
                 row, shown = attacked(attempt, leak, splits, seed=about["seed"], auxiliary=owned)
         except Inapplicable as refusal:  # a diverging decoder is a result; the others still run
             row = {"decoder": attempt.name, "refused": str(refusal)}

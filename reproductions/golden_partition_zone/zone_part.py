@@ -85,13 +85,13 @@ class Attacks:
         return self._line(f"zone/decoder/{cut}/{epochs}/{enough}", about, fit)
 
     def _fitted(self, cut: str, epochs: int, enough: float | None) -> Row:
-        leak, passed = self.leak(cut), list[float]()
+        leak, passed, stop = self.leak(cut), list[float](), self.study.stop_late()
         synchronize(self.study.device)
         began = time.perf_counter()
 
-        def epoch_done(_done: int, _total: int) -> None:
+        def epoch_done(done: int, total: int) -> None:
             passed.append(round(time.perf_counter() - began, 3))
-            self.study.stop_late()
+            stop(done, total)
 
         with watching(epoch_done):
             fitted = fit_on(

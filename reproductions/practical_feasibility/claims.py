@@ -48,6 +48,11 @@ def longer_finals(folder: Path) -> dict[str, Row]:
     return {row["case"]: row for row in parts_of(folder, "control_longer") if row.get("kind") == "final"}
 
 
+def longer_train_mode(folder: Path) -> dict[str, Row]:
+    """Training mode again, by ``train_mode_longer.py``, by unit."""
+    return {row["unit"]: row for row in parts_of(folder, "train_mode_longer") if row.get("kind") == "final"}
+
+
 def longest_batches(folder: Path) -> dict[str, Row]:
     """Fig. 2: of every case the run that was given the most time, by unit."""
     names = sorted(
@@ -122,6 +127,10 @@ def claims(folder: Path) -> list[Claim]:
     def psnr(unit: str) -> str:
         return f"{train[unit]['mean_psnr']:.1f} dB (1 − cos {min(train[unit]['mismatch']):.2f} to {max(train[unit]['mismatch']):.2f})"
 
+    def again_in_train(form: str, batch: int) -> str:
+        row = longer_train_mode(folder)[f"final {form}, train mode, batch {batch}"]
+        return f"{row['mean_psnr']:.1f} dB, SSIM {mean(row['ssim']):.2f} (1 − cos {min(row['mismatch']):.2f} to {max(row['mismatch']):.2f})"
+
     def shows(unit: str) -> bool:
         """More structure than the mean colour of each image has, which scores 0.14 here."""
         return mean(train[unit]["ssim"]) > MEAN_COLOUR + 0.1
@@ -152,23 +161,22 @@ def claims(folder: Path) -> list[Claim]:
         Claim(
             where="Table 1, Fig. 2",
             paper="pre-activation ResNet18 in training mode: feasible",
-            ours=f"batches of 4, trained (89 %), 8 images: {psnr('pre trained batch 4')}; batches of 1: {psnr('pre trained batch 1')}; untrained: "
+            ours=f"batches of 4, trained (89 %), 8 images: {psnr('pre trained batch 4')}; batches of 1: {psnr('pre trained batch 1')}, with a stronger search {again_in_train('pre', 1)}; untrained: "
             f"{train['pre untrained batch 4']['mean_psnr']:.1f} and {train['pre untrained batch 1']['mean_psnr']:.1f} dB",
             evidence=Evidence(agrees=shows("pre trained batch 4")),
             confidence="medium",
             note="At batches of 4 the plane, the dog, the frog and the horse are plain to see in the picture below, without any knowledge of "
-            "the true statistics. Batches of 1 and untrained networks were not reached: 1 − cos stayed above 0.4. "
-            "Searches as strong as those of the control after training were not run in training mode yet.",
+            "the true statistics. Batches of 1 and untrained networks were not reached: 1 − cos stayed above 0.4, for batches of 1 with the search that solved the control after training too. "
+            "For batches of 4 that search was not run to its end on this form.",
         ),
         Claim(
             where="Table 1, Fig. 2",
             paper="post-activation ResNet18 in training mode: not feasible",
-            ours=f"batches of 4, trained (88 %), 8 images: {psnr('post trained batch 4')}; batches of 1: {psnr('post trained batch 1')}",
-            evidence=Evidence(agrees=not shows("post trained batch 4"), control_passed=control),
+            ours=f"batches of 4, trained (88 %), 8 images: {psnr('post trained batch 4')}, with the search that solved the control {again_in_train('post', 4)}; batches of 1: {psnr('post trained batch 1')}",
+            evidence=Evidence(agrees=not shows("post trained batch 4"), control_passed=control, repeats=8),
             confidence="medium",
-            note="At batches of 4 the plane, the car, the dog, the frog and the horse are recognisable here too, with too much contrast. The paper "
-            "does not print its batch size; its figure suggests 16. One network, one seed. "
-            "Searches as strong as those of the control after training were not run in training mode yet, and could only show more.",
+            note="At batches of 4 the form that should not leak does: plane (with the lettering above it), car, rooster and cat are plain to see, dog and horse recognisable. It is not called a contradiction, because the paper "
+            "does not print its batch size (its figure suggests 16), and because this is one network. Batches of 1 were not reached (trials with the new search: 1 − cos above 0.48).",
         ),
         Claim(
             where="4.5.3",

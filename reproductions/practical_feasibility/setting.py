@@ -12,9 +12,10 @@ from torch import Tensor
 
 from leakgauge.core import Mode, Space, Victim
 from leakgauge.data.embedded import photographs
-from reproductions.april.study import sheets, taking_turns
+from reproductions.april.study import taking_turns
 from reproductions.common import runner
 from reproductions.common.runner import NoTimeLeft, Part, Pictures, Row, Rows, draw_part, run_part
+from reproductions.common.sheets import sheets
 from reproductions.practical_feasibility.attacking import Effort
 from reproductions.practical_feasibility.networks import Network, fill
 
@@ -57,7 +58,7 @@ def cifar_test(options: Options, count: int) -> Images:
     """CIFAR-10 test images, classes taking turns; without a data folder the embedded photographs at 32×32."""
     if options.data is None:
         return _embedded(32, count)
-    x, y = sheets(options.data / "cifar10_test.zip", 32, 10_000)
+    x, y = sheets(options.data / "cifar10_test.zip", 10_000)
     order = taking_turns(y)[:count]
     return Images("CIFAR-10", x[order], y[order])
 
@@ -68,7 +69,7 @@ def cifar_train(options: Options) -> Images:
         return _embedded(32, 64)
     first = 600 if options.quick else 25_000
     halves = [path for half in "ab" if (path := options.data / f"cifar10_train_{half}.zip").is_file()]
-    parts = [sheets(path, 32, first) for path in halves or [options.data / "cifar10_train.zip"]]
+    parts = [sheets(path, first) for path in halves or [options.data / "cifar10_train.zip"]]
     return Images("CIFAR-10", torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]))
 
 

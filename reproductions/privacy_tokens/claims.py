@@ -84,11 +84,12 @@ READINGS = (
     "sub-epoch), with negatives from all pairs, with a fresh critic for each checkpoint, and with one that is trained on through the "
     "training. No reading gives a gap at frozen weights. With negatives from all pairs, the critic scores collected pairs by *when* they "
     "were made: features of other images, computed at the same step, score the same (the decoy). Within a sub-epoch 0.05 is left of it. "
-    "LeNet and AlexNet train on 20,000 of CIFAR-10's 50,000 images, with the paper's schedule, and reach nearly the paper's accuracy."
+    "It is not called a contradiction: LeNet trains on 20,000 of CIFAR-10's 50,000 images here (with the paper's schedule, to nearly its accuracy), and "
+    "the authors may have read their critic in yet another way."
 )
 SKETCHED = (
-    "Three seeds at 49 to 52 % (the paper: 57 %), and as little of a gap as on LeNet. It is not called a contradiction, because the critic sees gradients that "
-    "are sketched to 3 × 1,024 values: all of AlexNet's would take 86 GB."
+    "Three seeds at 49 to 52 % (the paper: 57 %), on 20,000 images too, and as little of a gap as on LeNet. Here the critic sees gradients that are "
+    "sketched to 3 × 1,024 values: all of AlexNet's would take 86 GB."
 )
 OTHER_FACES = (
     "CelebA-HQ is not available here. We used 4,000 grey smile faces of 64 × 64 pixels, shuffled; the networks reach 64 to 77 % "
@@ -111,8 +112,6 @@ def rise_and_fall(model: str, rows: Sequence[Row]) -> Claim:
         evidence=Evidence(
             agrees=bool(seen(written)),
             tested=not faces,
-            papers_scale=True,
-            papers_setting=model == "lenet",
             papers_metric=True,
             repeats=seeds(written),
         ),
@@ -282,7 +281,7 @@ def claims(folder: Path) -> list[Claim]:
             paper="the difference is above zero at every checkpoint except at initialisation (LeNet)",
             ours=f"above two standard errors in {sum(r['gap'] > 2 * r['gap_error'] for r in trained)} of {len(trained)} rows "
             f"(6 checkpoints, 2 tokens, {seeds(trained)} seeds), below minus two in {sum(r['gap'] < -2 * r['gap_error'] for r in trained)}",
-            evidence=Evidence(agrees=bool(seen(trained)), **strict, repeats=seeds(trained)),
+            evidence=Evidence(agrees=bool(seen(trained)), papers_metric=True, repeats=seeds(trained)),
             confidence="medium",
             note=READINGS,
         ),

@@ -284,3 +284,46 @@ def test_a_victim_is_freed_after_the_attack():
     del victim
     gc.collect()
     assert gone() is None
+
+
+class Bfloat16:
+    def __call__(self, signal, /, *, rng):
+        return {name: value.bfloat16().to(value.dtype) for name, value in signal.items()}
+
+
+@pytest.mark.parametrize("case", [0, 1])
+def test_an_end_that_repeats_its_token_is_not_certified(case):
+    """In bfloat16 a sentence that goes on with its last token reads almost the same; it had been certified."""
+    settings = {**SETTINGS["llama"], "intermediate_size": 96, "vocab_size": VOCAB}
+    model, space = load_text(settings, length=LENGTH, language_model=True, seed=(1, 2)[case])
+    victim = Victim(model, space, loss=NextToken(2))
+    x = torch.tensor([
+        [[296, 201, 3, 10, 2, 2, 2, 2], [50, 72, 29, 2, 2, 2, 2, 2], [3, 12, 223, 14, 2, 2, 2, 2]],
+        [[217, 3, 4, 226, 6, 5, 2, 2], [5, 18, 9, 2, 2, 2, 2, 2], [222, 7, 27, 85, 2, 2, 2, 2]],
+    ][case])  # fmt: skip
+    found = token_spans(padding=2)(victim, share(victim, Gradient(), x, x, defenses=(Bfloat16(),)))
+    assert rows(found.x) != rows(x)  # the case is what it says
+    true = x.tolist()
+    assert [ids for ids in found.x[found.certified].tolist() if ids not in true] == []
+    plain = token_spans(padding=2)(victim, share(victim, Gradient(), x, x))
+    assert rows(plain.x) == rows(x)
+    assert bool(plain.certified.all())
+
+
+@pytest.mark.parametrize("language_model", [False, True], ids=["classifier", "language model"])
+def test_a_padding_token_of_zeros_is_in_no_span(language_model):
+    """Gemma's padding has an embedding of zeros, which are in every span: with it as a candidate for every place nothing was found."""
+    gemma = {
+        "model_type": "gemma3_text", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "intermediate_size": 96, "head_dim": 16, "vocab_size": VOCAB,
+    }  # fmt: skip
+    model, space = load_text(gemma, length=LENGTH, classes=None if language_model else 2, language_model=language_model)
+    table = next(m for m in model.modules() if isinstance(m, nn.Embedding))
+    assert not bool(table.weight[table.padding_idx].any())
+    victim = Victim(model, space, loss=NextToken(0)) if language_model else Victim(model, space)
+    x = draw(3)
+    if language_model:
+        x[:, -2:] = 0
+    found = token_spans()(victim, share(victim, Gradient(), x, x if language_model else torch.arange(3) % 2))
+    assert rows(found.x) == rows(x)
+    assert bool(found.certified.all())

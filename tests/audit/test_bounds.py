@@ -14,8 +14,8 @@ from leakgauge import testing
 from leakgauge.attacks import imprint, linear
 from leakgauge.audit import gate, records
 from leakgauge.audit.bounds import Bound, Mechanism, Unbounded, bound_of, mechanism
-from leakgauge.audit.bracket import NO_BOUND, bracket_rows, bracket_sentence, brackets
 from leakgauge.audit.evaluate import evaluate, observe
+from leakgauge.audit.wording.bracket import NO_BOUND, bracket_rows, bracket_sentence, brackets
 from leakgauge.channels import DPSGD, Aggregate, FedAvg, Gradient
 from leakgauge.core import Buffers, Channel, Defense, Labels, NoisyCopy, Reveal, Size, Victim, share
 from leakgauge.data.embedded import fashion

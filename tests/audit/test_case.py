@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakgauge import cli
-from leakgauge.audit.case import SALT, Case, adds_noise, has_prior, restored, uses_of
+from leakgauge.audit.case import SALT, Case, adds_noise, has_prior, present_fields, uses_of
+from leakgauge.audit.typed import typed
 from leakgauge.channels import DPSGD, SGD, Aggregate, FedAvg, Gradient, ShuffledFedAvg
 from leakgauge.channels.facts import LocalTraining
 from leakgauge.core import Buffers, Labels, NoisyCopy, Size
@@ -181,13 +182,13 @@ def test_cases_that_older_versions_wrote_keep_their_meaning():
     old = {**asdict(Case(batch_size=4, local_lr=0.1, name="mine")), "local_steps": 5}
     for later in ("local_epochs", "optimizer", "weights", "size", "window", "target"):
         del old[later]
-    found = restored(old)
+    found = typed(Case, present_fields(old))
     assert found.build_channel() == FedAvg(steps=5, lr=0.1)
     assert (found.images, found.name) == (4, "mine")
     assert found.key() == hashlib.sha256(json.dumps(old_identity(old), sort_keys=True).encode()).hexdigest()[:12]
     assert found.key() != replace(found, local_steps=5, local_epochs=1).key()
     shuffled = {**old, "batch_size": 160, "local_steps": 1, "local_lr": 0.01}
-    found = restored({**shuffled, "channel": "shuffled_fedavg:epochs=2,minibatch=32,lr=0.1"})
+    found = typed(Case, present_fields({**shuffled, "channel": "shuffled_fedavg:epochs=2,minibatch=32,lr=0.1"}))
     assert found == Case(batch_size=32, local_steps=5, local_epochs=2, local_lr=0.1, name="mine")
 
 

@@ -10,9 +10,9 @@ import pytest
 from leakgauge.audit import records
 from leakgauge.audit.case import Case
 from leakgauge.audit.compare import OTHER_RULE, compare, compare_cases, setup_of, summary, verdict_direction
-from leakgauge.audit.questions import split, training
+from leakgauge.audit.questions import split_records, training
 from leakgauge.audit.questions.defense_records import append as append_trial
-from leakgauge.audit.questions.split import Conclusion, ScanPlan
+from leakgauge.audit.questions.split_records import Conclusion, ScanPlan
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import Outcome, Way
 from leakgauge.errors import BadInput
@@ -243,11 +243,11 @@ def test_intervals_that_overlap_show_no_difference(run):
 
 def scanned(folder, recommended: str | None, threshold: float = 0.25):
     cuts = tuple({"name": n, "shape": [4], "bytes": 16, "edge_flops": 1, "edge_share": 0.5} for n in ("1", "2"))
-    split.save_plan(folder, ScanPlan(
+    split_records.save_plan(folder, ScanPlan(
         case=Case(), cuts=cuts, threshold=threshold, epochs=0, budget=None, require="", numbers="fp32", raw_bytes=9,
         jpeg_bytes=None, auxiliary=4, tested=1, traced="", labels=(), truth="", shown=0, versions={}, command="",
     ))  # fmt: skip
-    split.save_conclusion(folder, Conclusion(
+    split_records.save_conclusion(folder, Conclusion(
         recommended=recommended, leaking=None, met=recommended is not None, front=(),
         envelope=(0.1, 0.5), by_depth=(0.1, 0.5), depth_choice=None, class_mean=None, epochs_spent=0, epochs_of_all=0,
     ))  # fmt: skip

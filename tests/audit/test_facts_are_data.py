@@ -19,7 +19,7 @@ from leakgauge.audit.advice import advise, conditions
 from leakgauge.audit.compare import compare
 from leakgauge.audit.findings import Findings, read_findings
 from leakgauge.audit.questions import defense_records as defenses
-from leakgauge.audit.questions import split, training
+from leakgauge.audit.questions import split_records, training
 from leakgauge.audit.verdict import Outcome
 from tests.report.eight_setups import store_eight
 from tests.report.made_scan import make_scan
@@ -52,7 +52,7 @@ def of_version_0_1(folder: Path) -> None:
         (folder / store.FILE).unlink()
         for one in found:
             store.append(folder, one)
-    split.save_plan(folder, split.read_plan(OLD))
+    split_records.save_plan(folder, split_records.read_plan(OLD))
     watched = training.read(OLD)
     (folder / training.FILE).unlink()
     for kind, lines in (("run", [watched.about]), ("report", watched.reports), ("end", [watched.end])):
@@ -88,7 +88,7 @@ def rename(folder: Path) -> int:
         path.write_text(
             "".join(json.dumps(replaced(one, count, within=within)) + "\n" for one in lines), encoding="utf-8"
         )
-    for name in (split.PLAN, split.CONCLUSION):
+    for name in (split_records.PLAN, split_records.CONCLUSION):
         path = folder / name
         path.write_text(json.dumps(replaced(json.loads(path.read_text(encoding="utf-8")), count)), encoding="utf-8")
     return count[0]

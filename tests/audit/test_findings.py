@@ -24,10 +24,10 @@ from leakgauge.audit.findings import (
     training_of,
     updates_of,
 )
-from leakgauge.audit.questions import answers, defense_records, split, training
+from leakgauge.audit.questions import answers, defense_records, split_records, training
 from leakgauge.audit.questions.answers import Answer
 from leakgauge.audit.questions.defense_records import DefenseRecord
-from leakgauge.audit.questions.split import Conclusion, CutRecord, ScanPlan
+from leakgauge.audit.questions.split_records import Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.questions.updates import explain, ladder
 from leakgauge.audit.records import Record
@@ -161,26 +161,26 @@ def plan(folder: Path) -> ScanPlan:
         case=Case(defenses=("quantize:8",)), cuts=CUTS, threshold=0.25, epochs=2, budget=None, require="", numbers="fp32", raw_bytes=784,
         jpeg_bytes=None, auxiliary=10, tested=5, traced="", labels=(), truth="", shown=0, versions={}, command="",
     )  # fmt: skip
-    split.save_plan(folder, made)
+    split_records.save_plan(folder, made)
     return made
 
 
 def test_a_scan_is_read_with_the_cut_that_it_names(tmp_path: Path):
     plan(tmp_path)
-    split.append(tmp_path, CutRecord("early", "ridge", 0, {"fvu": 0.1}))
+    split_records.append(tmp_path, CutRecord("early", "ridge", 0, {"fvu": 0.1}))
     unfinished = read_findings(tmp_path).split
     assert unfinished is not None
     assert (unfinished.finished, unfinished.recommended) == (False, None)
-    split.append(tmp_path, CutRecord("late", "decoder", 2, {"fvu": 0.4}))
+    split_records.append(tmp_path, CutRecord("late", "decoder", 2, {"fvu": 0.4}))
     end = Conclusion("late", "early", True, (), (0.1, 0.4), (None, None), None, None, 2, 4)
-    split.save_conclusion(tmp_path, end)
+    split_records.save_conclusion(tmp_path, end)
     found = read_findings(tmp_path).split
     assert found is not None
     assert (found.recommended, found.fvu, found.bytes, found.edge_share) == ("late", 0.4, 40, 0.75)
     assert (found.safest, found.safest_fvu, found.decoder_epochs, found.cuts) == ("late", 0.4, 2, 2)
     assert (found.raw_bytes, found.defenses, found.auxiliary, found.tested) == (784, ("quantize:8",), 10, 5)
     assert (found.scanned, found.decoded, found.epochs_here, found.weak, found.stopped) == (2, 1, 2, (), ())
-    split.save_conclusion(tmp_path, replace(end, recommended=None, envelope=(0.1, None)))
+    split_records.save_conclusion(tmp_path, replace(end, recommended=None, envelope=(0.1, None)))
     none = read_findings(tmp_path).split
     assert none is not None
     assert (none.finished, none.recommended, none.fvu, none.bytes, none.safest_fvu) == (True, None, None, None, 0.1)
@@ -189,7 +189,7 @@ def test_a_scan_is_read_with_the_cut_that_it_names(tmp_path: Path):
 def test_a_scan_that_was_refused_at_every_cut_is_no_answer(tmp_path: Path):
     plan(tmp_path)
     for name in ("early", "late"):
-        split.append(tmp_path, CutRecord(name, "ridge", 0, {"refusal": "features are not finite"}))
+        split_records.append(tmp_path, CutRecord(name, "ridge", 0, {"refusal": "features are not finite"}))
     assert read_findings(tmp_path).unanswered[2] == Unanswered("split", "features are not finite")
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from leakgauge.audit import gate
 from leakgauge.audit.bounds import Bound, Unbounded
-from leakgauge.audit.bracket import bracket_sentence
 from leakgauge.audit.case import Case, Change
 from leakgauge.audit.findings import Findings, Split
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import Outcome
 from leakgauge.audit.wording import rule
+from leakgauge.audit.wording.bracket import bracket_sentence
 from leakgauge.errors import BadInput
 from tests.made import FEASIBLE, INFEASIBLE, PARTIAL, scores
 from tests.made import record as made_record

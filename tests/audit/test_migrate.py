@@ -13,7 +13,7 @@ from leakgauge.audit.cause import Cause
 from leakgauge.audit.findings import read_findings
 from leakgauge.audit.migrate import verdict_of
 from leakgauge.audit.questions import defense_records as defenses
-from leakgauge.audit.questions import split, training
+from leakgauge.audit.questions import split_records, training
 from leakgauge.audit.questions.updates import changes
 from leakgauge.audit.typed import typed
 from leakgauge.audit.verdict import Outcome, Verdict, Way
@@ -51,9 +51,9 @@ def test_trials_scan_and_training_are_read():
     old, new = lines("defenses.jsonl"), defenses.read(OLD)
     assert [(r.key, r.outcome) for r in new] == [(o["key"], read_as(o["verdict"])) for o in old]
     assert all(r.trial.key() == r.key for r in new)
-    assert split.read_plan(OLD).audited
+    assert split_records.read_plan(OLD).audited
     assert training.read(OLD).about["audited"]
-    assert split.read(OLD)
+    assert split_records.read(OLD)
 
 
 def test_findings_and_statements_answer_all_four_questions():

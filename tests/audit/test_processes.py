@@ -11,7 +11,7 @@ import time
 import pytest
 
 from leakgauge.audit import Case, embedded, plan, records, run_all
-from leakgauge.audit.run import PRELOADED, Processes, _portable
+from leakgauge.audit.processes import PRELOADED, Processes, _portable
 from leakgauge.errors import BadInput
 from leakgauge.integrations.setups import find
 

@@ -13,10 +13,13 @@ from leakgauge import Series, Victim, evaluate, testing
 from leakgauge.attacks import inverting_gradients, smooth_series
 from leakgauge.audit import records
 from leakgauge.audit.case import Case
+from leakgauge.audit.cause import Cause
 from leakgauge.audit.run import run_all
 from leakgauge.audit.scoring import score_images, trivial_baseline
 from leakgauge.audit.session import Session
-from leakgauge.audit.verdict import Outcome, judge_series
+from leakgauge.audit.verdict import Outcome, Verdict, judge_series
+from leakgauge.audit.wording.bracket import reached
+from leakgauge.audit.wording.causes import why
 from leakgauge.channels import Gradient
 from leakgauge.core import Observation, as_images, share
 from leakgauge.errors import BadInput
@@ -158,3 +161,11 @@ def test_series_in_memory_and_their_mistakes():
         hold(Victim(net, Series(1, 9)), (values, labels))
     with pytest.raises(BadInput, match="give it other bounds"):
         hold(Victim(net, Series(1, 8, bounds=(-0.1, 0.1))), (values, labels))
+
+
+def test_sentences_name_the_kind_of_sample():
+    """Series, rows and sentences are no images; a series has no other plural."""
+    for unit, several in (("series", "series"), ("row", "rows"), ("sentence", "sentences")):
+        verdict = Verdict(Outcome.INFEASIBLE, "deployable", 4, cause=Cause.INFORMATION, unit=unit)
+        assert why(verdict) == f"other {several} explain what was sent as well as the true ones"
+        assert reached(verdict).startswith(f"0 of 4 {several} (")

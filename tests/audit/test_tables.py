@@ -75,7 +75,8 @@ def test_from_the_private_rows_to_a_verdict():
     public = tiny_rows(40)[0][2:]
     result = evaluate_table(victim, Gradient(), x, y, attack=tableak(steps=200, restarts=4), public=public)
     assert result.verdict.outcome.leaks
-    assert set(result.guesses) == {"means of the columns", "typical row", "drawn rows", "null run"}
+    own = {"means of the columns", "drawn by the columns"}
+    assert set(result.guesses) == {*own, "typical row", "drawn rows", "null run"}
     assert result.nearest is not None
     assert result.nearest.accuracy >= result.guesses["drawn rows"].accuracy
     assert result.null.accuracy >= max(guess.accuracy for guess in result.guesses.values())
@@ -96,6 +97,15 @@ def test_what_is_no_table_is_refused():
         score(found(ROWS), TINY_TABLE.encode(ROWS), None, space=TINY_TABLE)
     with pytest.raises(BadInput, match="at least as many public rows"):
         evaluate_table(victim, Gradient(), x, y, public=ROWS[:0])
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("seed", "many"), ("defenses", GaussianNoise(relative=1.0)), ("reveal", 3)]
+)
+def test_options_that_are_handed_on_are_checked_at_the_door(option, value):
+    victim, x, y = tiny_case("table")
+    with pytest.raises(BadInput, match=f"^evaluate_table needs {option} as "):
+        evaluate_table(victim, Gradient(), x, y, **{option: value})
 
 
 def test_without_public_rows_the_means_of_the_columns_are_the_guess_to_beat():
@@ -129,3 +139,28 @@ def test_a_plain_verdict_counts_rows():
     verdict = judge_table(scores(1.0, 0.7, 0.2, 0.2), scores(0.2, 0.2, 0.2, 0.2)).plain()
     assert (verdict.unit, verdict.images, verdict.reconstructed, sum(verdict.glimpsed.values())) == ("row", 4, 1, 1)
     assert rule(verdict).startswith("1 of 4 rows passes every check; another misses: 90 % of the cells right")
+
+
+def test_rows_are_drawn_as_the_columns_say():
+    """Frequencies and moments against those of the columns; bounds and whole numbers are kept."""
+    space = Table(
+        (
+            Number("age", 0, 100, mean=40, std=10, whole=True),
+            Number("odd", 5, 6, mean=0, std=1),  # a mean outside the bounds says nothing
+            Category("sex", ("f", "m", "x"), mean=(0.7, 0.3, 0.0)),
+        )
+    )
+    age, odd, sex = space.draw(4000, torch.Generator().manual_seed(0)).T
+    assert float(age.mean()) == pytest.approx(40, abs=1)
+    assert float(age.std()) == pytest.approx(10, abs=1)
+    assert torch.equal(age, age.round())
+    assert float(odd.min()) >= 5
+    assert float(odd.max()) <= 6
+    assert float(odd.mean()) == pytest.approx(5.5, abs=0.05)
+    assert torch.bincount(sex.long(), minlength=3).tolist()[2] == 0
+    assert float((sex == 0).double().mean()) == pytest.approx(0.7, abs=0.03)
+
+
+def test_without_public_rows_what_the_columns_say_is_a_guess():
+    victim, x, y = tiny_case("table")
+    assert {"means of the columns", "drawn by the columns"} <= set(evaluate_table(victim, Gradient(), x, y).guesses)

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakgauge.audit import pricing, timing
+from leakgauge.audit import timing
 from leakgauge.audit.case import with_steps
 from leakgauge.audit.planner import rehearse
-from leakgauge.audit.pricing import alike, costs, estimated
+from leakgauge.audit.questions.split import evenly, expected, places_within
 from leakgauge.audit.session import Setup
-from leakgauge.audit.timing import Cost, evenly, expected, places_within, seconds_of
+from leakgauge.audit.timing import Cost, alike, costs, estimated, seconds_of
 from leakgauge.core import Pixels
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
@@ -50,9 +50,9 @@ class Clock:
 
     def on(self, monkeypatch):
         monkeypatch.setattr(timing, "time", self)
-        monkeypatch.setattr(pricing, "attack_once", self.attack_once)
-        monkeypatch.setattr(pricing, "_scoring", lambda case, load: 0.0)
-        monkeypatch.setattr(pricing, "READING", 0)
+        monkeypatch.setattr(timing, "attack_once", self.attack_once)
+        monkeypatch.setattr(timing, "_scoring", lambda case, load: 0.0)
+        monkeypatch.setattr(timing, "READING", 0)
         return self
 
 
@@ -78,7 +78,7 @@ def test_cases_that_differ_in_defenses_alone_are_tried_once(quick, load, monkeyp
 
 def test_after_its_time_planning_estimates_from_what_it_tried(quick, load, monkeypatch):
     clock = Clock(0.3, 0.01).on(monkeypatch)
-    monkeypatch.setattr(pricing, "time", clock)
+    monkeypatch.setattr(timing, "time", clock)
     one, four = costs([quick(), quick(batch_size=4, mode="train")], load=load, until=0.0)
     ran = clock.runs
     assert costs([quick()], load=load)  # the first is tried whatever the time

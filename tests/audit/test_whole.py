@@ -11,8 +11,8 @@ from leakgauge.audit import planner as planning
 from leakgauge.audit import records, whole
 from leakgauge.audit.findings import read_findings
 from leakgauge.audit.plan import Plan
-from leakgauge.audit.planner import make_plan
-from leakgauge.audit.questions import answers, split, training
+from leakgauge.audit.planner import Planner
+from leakgauge.audit.questions import answers, split_records, training
 from leakgauge.audit.request import Effort, Request
 from leakgauge.audit.session import Setup
 from leakgauge.audit.timing import Cost
@@ -60,16 +60,16 @@ def test_steps_decided_beforehand_limit_the_attacks_on_updates(ask, quick, load,
     open_, own = replace(quick(), options={}, name=""), replace(quick(), options={"steps": 5}, name="")
     changed = replace(open_, batch_size=2, name="")
     request = ask("updates", main=open_, cases=(open_, own), ladder=(changed,), effort=Effort(steps=2))
-    made = make_plan(request, load=load, folder=tmp_path, began=0.0)
+    made = Planner(request, load=load, folder=tmp_path, began=0.0).plan()
     assert [case.options["steps"] for case in (*made.cases, *made.ladder)] == [2, 5, 2]
 
 
 def test_a_question_that_cannot_be_answered_is_refused_and_the_others_go_on(ask, plenty, tmp_path):
-    plan = make_plan(ask("updates", "training", "split"), load=plenty, folder=tmp_path, began=0.0)
+    plan = Planner(ask("updates", "training", "split"), load=plenty, folder=tmp_path, began=0.0).plan()
     assert list(plan.refusals) == ["split"]
     assert "at least 50 images" in plan.refusals["split"]
     told = Told()
-    found = whole.run(plan, folder=tmp_path, load=plenty, watcher=told)
+    found = whole.carry_out(plan, folder=tmp_path, load=plenty, watcher=told)[1]
     assert {q: a.status for q, a in found.items()} == {
         "updates": "answered",
         "training": "answered",
@@ -81,42 +81,42 @@ def test_a_question_that_cannot_be_answered_is_refused_and_the_others_go_on(ask,
     assert [pair for pair in told.said if isinstance(pair[1], str)] == [(q, a.status) for q, a in found.items()]
     assert max(done for q, done in told.said[1:] if q == "training" and not isinstance(done, str)) == 16
     before = (tmp_path / answers.FILE).read_bytes(), (tmp_path / training.FILE).read_bytes()
-    assert whole.run(plan, folder=tmp_path, load=plenty) == found  # nothing is left to do
+    assert whole.carry_out(plan, folder=tmp_path, load=plenty)[1] == found  # nothing is left to do
     assert ((tmp_path / answers.FILE).read_bytes(), (tmp_path / training.FILE).read_bytes()) == before
 
 
 def test_where_nothing_can_be_answered_the_user_is_told(ask, plenty, load, tmp_path):
     with pytest.raises(BadInput, match="at least 50 images"):
-        make_plan(ask("split"), load=plenty, folder=tmp_path, began=0.0)
+        Planner(ask("split"), load=plenty, folder=tmp_path, began=0.0).plan()
     with pytest.raises(BadInput, match="at least 32 images"):
-        make_plan(ask("training", "split"), load=load, folder=tmp_path, began=0.0)
+        Planner(ask("training", "split"), load=load, folder=tmp_path, began=0.0).plan()
 
 
 def test_a_crash_is_a_failure_and_is_tried_again(ask, plenty, tmp_path, monkeypatch):
-    plan = make_plan(ask("updates", "training"), load=plenty, folder=tmp_path, began=0.0)
+    plan = Planner(ask("updates", "training"), load=plenty, folder=tmp_path, began=0.0).plan()
 
     def crash(*args, **options):
         raise RuntimeError("boom")
 
     with monkeypatch.context() as broken:
         broken.setattr(whole, "train", crash)
-        found = whole.run(plan, folder=tmp_path, load=plenty)
+        found = whole.carry_out(plan, folder=tmp_path, load=plenty)[1]
     assert found["training"].status == "failed"
     assert found["training"].reason.startswith("RuntimeError: boom (test_whole.py:")
     assert [r.status for r in records.read(tmp_path)] == ["done"]
-    assert whole.run(plan, folder=tmp_path, load=plenty)["training"].status == "answered"
+    assert whole.carry_out(plan, folder=tmp_path, load=plenty)[1]["training"].status == "answered"
     assert answers.read(tmp_path)["training"].status == "answered"
 
 
 def test_a_full_disk_ends_the_run(ask, plenty, tmp_path, monkeypatch):
-    plan = make_plan(ask("training"), load=plenty, folder=tmp_path, began=0.0)
+    plan = Planner(ask("training"), load=plenty, folder=tmp_path, began=0.0).plan()
 
     def full(*args, **options):
         raise CannotWrite("no space")
 
     monkeypatch.setattr(whole, "train", full)
     with pytest.raises(OSError, match="no space"):
-        whole.run(plan, folder=tmp_path, load=plenty)
+        whole.carry_out(plan, folder=tmp_path, load=plenty)
     assert answers.read(tmp_path) == {}
 
 
@@ -151,7 +151,7 @@ def test_the_time_that_planning_took_is_counted(ask, plenty, tmp_path, monkeypat
     monkeypatch.setattr(planning, "costs", update_trials)
     changed = quick(batch_size=2)
     request = ask("updates", "training", effort=Effort(), budget=100.0, ladder=(changed,))
-    plan = make_plan(request, load=plenty, folder=tmp_path, began=0.0)
+    plan = Planner(request, load=plenty, folder=tmp_path, began=0.0).plan()
     share = (100 - 4 - 5 - 3) * 0.10 / 0.55
     assert plan.training is not None
     assert plan.training.steps == 160  # share / 0.1, in two digits
@@ -165,7 +165,7 @@ def test_the_time_that_planning_took_is_counted(ask, plenty, tmp_path, monkeypat
 def test_changes_are_left_out_where_there_is_no_time(ask, plenty, tmp_path, monkeypatch, clock, quick):
     monkeypatch.setattr(planning, "costs", lambda cases, *, load, until: [Cost(0.0, 0.1) for _ in cases])
     request = ask("updates", effort=Effort(), budget=7.0, ladder=(quick(batch_size=2), quick(mode="train")))
-    plan = make_plan(request, load=plenty, folder=tmp_path, began=0.0)
+    plan = Planner(request, load=plenty, folder=tmp_path, began=0.0).plan()
     assert (plan.cases[0].options["steps"], plan.ladder) == (12, ())  # a quarter of the time: a first look
     assert plan.notes == (
         "single changes of the set-up were left out: they take at least 1 min 36 s more",
@@ -173,7 +173,7 @@ def test_changes_are_left_out_where_there_is_no_time(ask, plenty, tmp_path, monk
         "give more time",
     )
     fixed = replace(request, effort=Effort(steps=9))
-    plan = make_plan(fixed, load=plenty, folder=tmp_path, began=0.0)
+    plan = Planner(fixed, load=plenty, folder=tmp_path, began=0.0).plan()
     assert [case.options["steps"] for case in (*plan.cases, *plan.ladder)] == [3, 3, 3]  # as they were asked for
 
 
@@ -184,8 +184,8 @@ def test_the_command_of_a_scan_names_its_effort_also_where_the_audit_chose_it(as
     def load(case):
         return Setup(victim_of(mode=case.mode, norm=False), images, torch.arange(80) % 4)
 
-    make_plan(ask("split", effort=Effort()), load=load, folder=tmp_path, began=0.0)
-    plan = split.read_plan(tmp_path)
+    Planner(ask("split", effort=Effort()), load=load, folder=tmp_path, began=0.0).plan()
+    plan = split_records.read_plan(tmp_path)
     assert plan.command.endswith(f" --epochs {plan.epochs}")
 
 
@@ -202,14 +202,14 @@ def test_no_set_up_gets_fewer_steps_than_a_negative_needs(ask, plenty, tmp_path,
     """Strongest needs 200 steps to fail with evidence: 20.5 s for one image, 80.5 s for four."""
     small, large = quick(attack="strongest", options={}), quick(attack="strongest", options={}, batch_size=4)
     request = replace(ask("updates", effort=Effort(), budget=42.0), main=small, cases=(small, large))
-    plan = make_plan(request, load=plenty, folder=tmp_path, began=0.0)
+    plan = Planner(request, load=plenty, folder=tmp_path, began=0.0).plan()
     assert [case.options["steps"] for case in plan.cases] == [200]  # and as many for its control
     assert plan.notes[0] == "eval mode, batch 4, strongest was left out: it takes at least 1 min 20 s"
     assert plan.notes[1].startswith("starts near the truth were left out")
-    both = make_plan(replace(request, budget=150.0), load=plenty, folder=tmp_path, began=0.0)
+    both = Planner(replace(request, budget=150.0), load=plenty, folder=tmp_path, began=0.0).plan()
     assert [case.options["steps"] for case in both.cases] == [210, 210]
     assert both.controls == "plain"
-    short = make_plan(replace(request, budget=30.0), load=plenty, folder=tmp_path, began=0.0)
+    short = Planner(replace(request, budget=30.0), load=plenty, folder=tmp_path, began=0.0).plan()
     assert short.controls == "none"
     assert any("no negative is evidence" in note for note in short.notes)
 
@@ -218,12 +218,12 @@ def test_a_cheap_set_up_is_judged_where_the_one_that_counts_cannot_be(ask, plent
     """Of 47 s a verdict on one image takes 20.5 s; one on four images would take 80.5 s, and gets a first look in what is left."""
     small, large = quick(attack="strongest", options={}), quick(attack="strongest", options={}, batch_size=4)
     request = replace(ask("updates", effort=Effort(), budget=50.0), main=large, cases=(large, small))
-    plan = make_plan(request, load=plenty, folder=tmp_path, began=0.0)
+    plan = Planner(request, load=plenty, folder=tmp_path, began=0.0).plan()
     steps = [(case.batch_size, case.options["steps"]) for case in plan.cases]
     assert steps == [(1, 200), (4, 15)]  # (0.25 * (47 - 20.5) - 0.5) / 0.4 = 15.3
     assert [note.partition(" on ")[0] for note in plan.notes] == ["there is time for 15 steps"]
     assert sum(plan.estimates.values()) <= 48.0
-    plan = make_plan(replace(request, budget=30.0), load=plenty, folder=tmp_path, began=0.0)
+    plan = Planner(replace(request, budget=30.0), load=plenty, folder=tmp_path, began=0.0).plan()
     assert [case.batch_size for case in plan.cases] == [
         4
     ]  # a verdict on one image would take more than half of the time
@@ -232,7 +232,7 @@ def test_a_cheap_set_up_is_judged_where_the_one_that_counts_cannot_be(ask, plent
 def test_what_a_verdict_needs_comes_before_training_and_defenses(ask, plenty, tmp_path, trials, quick):
     own = quick(attack="strongest", options={}, batch_size=4)
     request = replace(ask("updates", "training", "defenses", effort=Effort(), budget=90.0), main=own, cases=(own,))
-    plan = make_plan(request, load=plenty, folder=tmp_path, began=0.0)
+    plan = Planner(request, load=plenty, folder=tmp_path, began=0.0).plan()
     assert plan.cases[0].options["steps"] >= 200
     assert plan.refusals.keys() == {"training", "defenses"}
     assert plan.refusals["defenses"] == (
@@ -245,7 +245,7 @@ def test_what_a_verdict_needs_comes_before_training_and_defenses(ask, plenty, tm
 def test_nothing_begins_after_the_time_and_what_is_left_out_is_named(ask, plenty, tmp_path, quick):
     two = (quick(), quick(batch_size=2))
     plan = Plan(replace(ask("updates", "training"), cases=two), cases=two)
-    said = whole.run(plan, folder=tmp_path, load=plenty, until=0.0)
+    said = whole.carry_out(plan, folder=tmp_path, load=plenty, until=0.0)[1]
     assert (
         said["updates"].reason
         == "the time was over: 1 set-up of 2 was not attacked (eval mode, batch 2, inverting_gradients)"

@@ -12,12 +12,13 @@ from torch import nn
 from leakgauge.attacks import april_closed_form, linear
 from leakgauge.channels import DPSGD, Aggregate, Features, FedAvg, Gradient, ShuffledFedAvg
 from leakgauge.channels.facts import clients, is_weight_update, local_steps
-from leakgauge.core import Buffers, Pixels, Size, Victim, share
+from leakgauge.core import Buffers, Observation, Pixels, Size, Victim, share
 from leakgauge.engine import Observed
 from leakgauge.engine.choose import choose
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion.knowledge import ExactStatistics
 from leakgauge.inversion.labels import head_gradient
+from leakgauge.measures.participation import unmix
 from leakgauge.testing import tiny_case
 
 
@@ -35,6 +36,27 @@ def test_in_train_mode_every_client_has_its_own_statistics(victim_of, batch_of, 
     same(found, expected, tolerance=1e-6)
     whole = Gradient()(victim, x, y)
     assert not torch.allclose(found["0.weight"], whole["0.weight"], rtol=1e-3)
+
+
+def test_a_late_client_is_the_difference_of_two_sums():
+    victim, x, y = tiny_case("mlp", count=3)
+    sets = {(): (0, 1, 2), (2,): (0, 1)}
+    means = [Aggregate(clients=3, dropped=dropped)(victim, x, y) for dropped in sets]
+    sums = [{n: len(who) * t for n, t in one.items()} for one, who in zip(means, sets.values(), strict=True)]
+    found = unmix(list(sets.values()), sums)
+    assert found.hidden == (0, 1)
+    alone = Gradient()(victim, x[2:], y[2:])
+    for name, g in alone.items():
+        torch.testing.assert_close(found.updates[2][name], g, atol=1e-6, rtol=1e-4)
+    seen = Observation(signal=found.updates[2], channel=Gradient(), size=1)
+    assert float((linear()(victim, seen).x - x[2:]).abs().max()) < 1e-3
+    assert not Aggregate(clients=3, dropped=(2,)).is_gradient("eval")
+
+
+@pytest.mark.parametrize("dropped", [(0, 1), (2,), (-1,)])
+def test_not_every_client_can_drop_out(dropped):
+    with pytest.raises(BadInput, match="can lose"):
+        Aggregate(clients=2, dropped=dropped)
 
 
 @pytest.mark.parametrize(

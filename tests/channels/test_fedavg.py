@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from leakgauge.channels import SGD, Adam, AdamW, FedAvg, Gradient
+from leakgauge.channels.optimizers import smooth
 from leakgauge.core import Buffers, share
 from leakgauge.errors import BadInput
 
@@ -84,7 +85,7 @@ def test_one_step_of_the_embedded_cnn_in_single_precision():
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize(
-    "optimizer", [SGD(), SGD(momentum=0.9, weight_decay=0.1), Adam(eps=0.1), AdamW(eps=0.1).smooth()]
+    "optimizer", [SGD(), SGD(momentum=0.9, weight_decay=0.1), Adam(eps=0.1), smooth(AdamW(eps=0.1))]
 )
 def test_derivative_in_the_image(mode, optimizer, victim_of, batch_of):
     victim, (x, y) = victim_of(mode=mode), batch_of(3)

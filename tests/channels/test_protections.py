@@ -1,14 +1,18 @@
 """Channels that protect as long as nobody knows how: what they send, and what an adversary who knows them replays."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from leakgauge import testing
+from leakgauge.attacks import inverting_gradients
 from leakgauge.audit.cause import Cause, Client, Knowledge, explain
-from leakgauge.channels import Gradient, MixUp, Precode, Soteria, Transformed
+from leakgauge.channels import Gradient, InstaHide, MixUp, Precode, Soteria, Transformed
 from leakgauge.channels.soteria import HiddenColumns, input_of
-from leakgauge.core import Defended, Reconstruction, Size, share
+from leakgauge.core import Defended, Pixels, Reconstruction, Size, share
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.inversion.encoded import guess_signs
 from leakgauge.inversion.mismatch import layer_mismatch
 
 KNOWN = (Size(), Defended())
@@ -70,8 +74,24 @@ def test_what_precode_draws_can_be_read_from_one_sample():
     assert isinstance(seen.channel, Precode)
     assert seen.channel.seed is None
     torch.testing.assert_close(torch.tensor(seen.channel.noise), drawn[0], atol=1e-3, rtol=1e-3)
-    two, x, y = testing.tiny_case("cnn", count=2)
-    assert share(channel.changed(two), channel, x, y, reveal=KNOWN).channel == Precode(8, seed=None)
+
+
+def test_what_precode_draws_for_a_batch_is_searched_with_it():
+    channel = Precode(8, seed=11)
+    victim, x, y = testing.tiny_case("cnn", count=2)
+    victim = channel.changed(victim)
+    seen = share(victim, channel, x, y, reveal=KNOWN)
+    assert seen.channel == Precode(8, seed=None)
+    assert seen.channel.unknowns == 8
+    drawn = torch.randn(2, 8, generator=torch.Generator().manual_seed(11))
+    soft = torch.cat([torch.eye(4)[y], drawn], -1)
+    for name, g in seen.channel(victim, x, soft).items():  # with the client's draws it is the client's channel
+        torch.testing.assert_close(g, seen.signal[name], atol=1e-6, rtol=1e-4)
+    attack = inverting_gradients(steps=200, tv=0.01)
+    aware = attack(victim, seen)
+    unaware = attack(victim, share(victim, channel, x, y, reveal=(Size(),)))
+    assert sorted(aware.y.tolist()) == sorted(y.tolist())  # pyright: ignore[reportOptionalMemberAccess]
+    assert aware.loss < 0.1 * unaware.loss
 
 
 def test_precode_changes_the_model_once_and_says_where_it_lacks_its_layer():
@@ -94,6 +114,45 @@ def test_mixup_is_the_gradient_of_the_mixtures():
         MixUp()(victim, x[:1], y[:1])
 
 
+def test_instahide_is_mixup_with_signs():
+    victim, x, y = testing.tiny_case("mlp", count=3)
+    channel = InstaHide(0.6, seed=5)
+    mixed = channel.mixed(x)
+    torch.testing.assert_close(mixed.abs(), MixUp(0.6).mixed(x).abs())
+    assert 0.4 < float((mixed == MixUp(0.6).mixed(x)).double().mean()) < 0.6
+    torch.testing.assert_close(mixed.abs(), (channel.weights(3).float() @ x.flatten(1)).abs().view_as(x))
+    for name, g in channel(victim, x, y).items():
+        torch.testing.assert_close(channel.encodings()(victim, mixed, y)[name], g)
+    assert not torch.equal(channel.reseed(1).mixed(x), mixed)
+    known, through = channel.known(victim, {})
+    assert (known, through) == (InstaHide(0.6, seed=None), ())
+
+
+def test_signs_follow_from_the_range_and_from_public_images():
+    mixing = InstaHide(0.65).weights(2)
+    low, high = torch.full((1, 4), -1.0).double(), torch.full((1, 4), 2.0).double()
+    truth = torch.tensor([[-0.9, 1.9, -0.5, 0.4], [-0.8, 1.8, -0.6, 0.5]]).double()
+    size = (mixing @ truth).abs()
+    plain = guess_signs(size, mixing, low, high, None)
+    assert bool((plain == 1).all())
+    rng = torch.Generator().manual_seed(0)
+    public = torch.tensor([-0.85, 1.0, -0.55, 0.45]).double() + 0.1 * torch.randn(50, 4, generator=rng).double()
+    assert torch.equal(guess_signs(size, mixing, low, high, public), (mixing @ truth).sign())
+    wrong = -public  # the range decides the second value, whatever public images say
+    assert bool((guess_signs(size, mixing, low, high, wrong)[:, 1] == 1).all())
+
+
+def test_where_images_cannot_be_negative_instahide_hides_nothing():
+    victim, x, y = testing.tiny_case("cnn", count=2)
+    victim = replace(victim, space=Pixels(tuple(x.shape[1:])))
+    x = torch.rand(x.shape, generator=torch.Generator().manual_seed(3))
+    far = {}
+    for name, known in {"unaware": (), "aware": (Defended(),)}.items():
+        found = inverting_gradients(steps=800)(victim, share(victim, InstaHide(0.9), x, y, reveal=(Size(), *known))).x
+        far[name] = min(float((one - x).norm() / x.norm()) for one in (found, found.flip(0)))
+    assert far["aware"] < 0.3 < 0.5 < far["unaware"]
+
+
 def test_transformations_by_hand():
     victim, x, _ = testing.tiny_case("cnn")
     same = Transformed(rotate=0, shear=0, shift=0)
@@ -106,7 +165,7 @@ def test_transformations_by_hand():
     torch.testing.assert_close(victim.space.decode(negative), 1 - victim.space.decode(x), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("channel", [Transformed(), Soteria(), MixUp()], ids=repr)
+@pytest.mark.parametrize("channel", [Transformed(), Soteria(), MixUp(), InstaHide()], ids=repr)
 def test_text_is_refused(channel):
     with pytest.raises(Inapplicable):
         channel(*testing.tiny_case("text", count=2))

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from leakgauge import testing
+from leakgauge import evaluate, testing
 from leakgauge.attacks import inverting_gradients
-from leakgauge.audit import evaluate_rounds
 from leakgauge.audit.bounds import Bound, bound_of
 from leakgauge.audit.scoring import score
 from leakgauge.channels import DPSGD, FedAvg, Gradient, Rounds, share_rounds
@@ -73,7 +72,7 @@ def test_noise_differs_between_rounds_so_many_rounds_show_more():
 
 def test_a_result_over_rounds_says_so():
     victims, x, y = rounds_of(2, batch=1)
-    found = evaluate_rounds(victims, Gradient(), x, y, attack=inverting_gradients(steps=60, tv=0.01))
+    found = evaluate(victims, Gradient(), x, y, attack=inverting_gradients(steps=60, tv=0.01))
     assert found.outcome.leaks
     assert "the same batch seen in 2 rounds" in str(found)
 

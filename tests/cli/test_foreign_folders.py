@@ -9,7 +9,7 @@ import pytest
 from leakgauge.audit import plan, records
 from leakgauge.audit.case import Case
 from leakgauge.audit.plan import Plan
-from leakgauge.audit.questions import split
+from leakgauge.audit.questions import split_records
 from leakgauge.audit.request import Effort, Request
 from tests.made import record
 
@@ -68,9 +68,9 @@ def test_a_plan_file_is_named_as_such(leakgauge, tmp_path, evil):
 def test_a_scan_does_not_run_it_either(leakgauge, tmp_path, evil):
     folder = tmp_path / "shared"
     assert leakgauge("scan", "--epochs", 0, "--cut", "features.pool3", "--out", folder, "-q").code == 0
-    fields = json.loads((folder / split.PLAN).read_bytes())
+    fields = json.loads((folder / split_records.PLAN).read_bytes())
     fields["case"]["model"] = evil.model
-    (folder / split.PLAN).write_text(json.dumps(fields))
+    (folder / split_records.PLAN).write_text(json.dumps(fields))
     said = leakgauge("scan", "--resume", "--out", folder)
     assert said.code == 2
     assert "would run the Python code evil.py:make" in said.sentence

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
+import sys
 from dataclasses import fields
 
 import pytest
@@ -146,3 +149,14 @@ def test_ctrl_c_before_the_first_result(leakgauge, monkeypatch, tmp_path, comman
     said = leakgauge(command, "--out", "run")
     assert (said.code, said.err) == (130, f"leakgauge: {sentence}\n")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", [["audit", "--help"], ["list", "--long"]], ids=" ".join)
+def test_a_reader_that_stops_early_is_no_mistake(command, tmp_path):
+    """As in ``leakgauge list | head -1``: not a word, whatever process prints."""
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as nobody_reads:
+        program = [sys.executable, "-m", "leakgauge", *command]
+        ended = subprocess.run(program, stdout=nobody_reads, stderr=subprocess.PIPE, cwd=tmp_path, check=False)
+    assert (ended.returncode, ended.stderr) == (141, b"")

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from leakgauge.audit import plan, records
-from leakgauge.audit.questions import split, training
+from leakgauge.audit.questions import split_records, training
 
 MORE_MODELS = """
 
@@ -166,7 +166,7 @@ def _write_runs(folder):
         ("torn_records", records.FILE, '{"key": 1\n{"key": 2}\n'),
         ("binary_records", records.FILE, "\x00\x01\x02\n"),
         ("torn_monitor", training.FILE, "{]\n"),
-        ("torn_scan", split.PLAN, "{"),
+        ("torn_scan", split_records.PLAN, "{"),
     ):
         (folder / name).mkdir()
         (folder / name / file).write_text(text)

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 from leakgauge.audit.case import Case
 from leakgauge.audit.findings import read_findings
-from leakgauge.audit.questions import split as store
+from leakgauge.audit.questions import split_records as store
 from leakgauge.audit.questions.split import ScanRun
 from leakgauge.audit.wording import statements
 from leakgauge.integrations import timm

@@ -3,6 +3,7 @@
 import json
 import re
 
+import onnxruntime
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -111,6 +112,22 @@ def test_a_scan_says_that_prompts_leak_and_writes_rows(folder, leakgauge):
     page = (folder / "r/report.html").read_text()
     assert page.count('class="placed" title="found in its place"') >= len(SENTENCES[-1])
     assert "<script" not in page
+
+
+def test_the_halves_of_a_language_model_are_written_and_are_the_model(folder, leakgauge):
+    done = leakgauge("scan", "hf:llama.json", "--data", "s.txt", "--cut", "1", "--out", "r", "--export", "halves")
+    assert done.code == 0, done.err
+    model = load_language("llama.json").model
+    edge, cloud = (torch.export.load(folder / f"halves/{half}.pt2").module() for half in ("edge", "cloud"))
+    length = json.loads((folder / "halves/split.json").read_text())["tensors"][0]["shape"][0]
+    ids = torch.randint(2, 200, (2, length), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(cloud(*edge(ids)), model(ids), atol=1e-5, rtol=1e-4)
+    sent = [ids.numpy()]
+    for half in ("edge", "cloud"):
+        session = onnxruntime.InferenceSession(folder / f"halves/{half}.onnx")
+        names = [one.name for one in session.get_inputs()]
+        sent = session.run(None, dict(zip(names, sent, strict=True)))
+    torch.testing.assert_close(torch.from_numpy(sent[0]), model(ids), atol=1e-4, rtol=1e-3)
 
 
 def test_tokens_of_prompts_stand_escaped_in_the_report(folder, leakgauge):

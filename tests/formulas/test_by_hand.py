@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.attacks.linear import input_of_linear
+from leakgauge.attacks.patch_positions import patches_from_positions
 from leakgauge.attacks.r_gap.chain import Layer
 from leakgauge.attacks.r_gap.system import Judgement, RankAnalysis, system_of_convolution
 from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import judge
-from leakgauge.channels import DPSGD, SGD, Aggregate, FedAvg, Gradient
+from leakgauge.channels import DPSGD, SGD, Aggregate, FedAvg, Gradient, InstaHide, MixUp
 from leakgauge.core import Observation, Pixels, Victim, share
 from leakgauge.defenses import Clip, GaussianNoise, LaplacianNoise, Prune, Quantize
 from leakgauge.inversion import (
@@ -30,6 +31,8 @@ from leakgauge.inversion import (
     StepDecay,
     TotalVariation,
 )
+from leakgauge.inversion.encoded import guess_signs
+from leakgauge.inversion.output_gradient import read_targets
 from leakgauge.inversion.terms import Candidate, PerRestart
 from leakgauge.measures.image import mse, psnr, ssim_index
 from leakgauge.measures.mutual_information.cca import gaussian_information
@@ -172,8 +175,27 @@ class TestLabels:
         seen = observation([[0.0, 0.0]] * 3, [p - 0.5, p - 0.5, p], size=4)
         assert BiasCounts()(head_only(), seen, rng=rng()).tolist() == [0, 0, 1, 1]
 
+    def test_targets_from_the_gradient_at_the_output(self):
+        # W = ((1, 0), (0, 2)), b = 0, x = (3, 1): z = (3, 2). With y = (1, 5) the mean squared error has ∂b = 2/2 · (z − y) = (2, −3)
+        model = nn.Linear(2, 2)
+        with torch.no_grad():
+            model.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
+            model.bias.zero_()
+        victim = Victim(
+            nn.Sequential(nn.Flatten(), model), Pixels((1, 1, 2), bounds=(0, 9)), loss=nn.functional.mse_loss
+        )
+        seen = Observation(signal={"1.bias": torch.tensor([2.0, -3.0])}, channel=Gradient(), size=1)
+        found = read_targets(victim, seen, torch.tensor([[[[3.0, 1.0]]]]))
+        assert found is not None
+        assert found[0].tolist() == pytest.approx([1.0, 5.0])
+
 
 class TestClosedForm:
+    def test_patches_from_the_gradient_of_their_positions(self):
+        # Δ = ((1, 0), (1, 2)) and p = (3, 5): Δᵀp = (1·3 + 1·5, 2·5) = (8, 10)
+        rows, weight = torch.tensor([[1.0, 0.0], [1.0, 2.0]]), torch.tensor([[8.0], [10.0]])
+        assert patches_from_positions(rows, weight)[0].flatten().tolist() == pytest.approx([3.0, 5.0])
+
     def test_input_of_a_linear_layer(self):
         x, delta = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([2.0, -1.0])
         assert torch.allclose(input_of_linear(torch.outer(delta, x), delta), x)
@@ -236,6 +258,28 @@ class TestChannels:
         x = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64).view(3, 1, 1, 1)
         sent = Aggregate(clients=2, of=FedAvg(lr=0.1, steps=1))(victim, x.square(), torch.zeros(3))
         assert sent["w"].item() == pytest.approx(-0.1 * (2 / 3 * 5 + 1 / 3 * 4))
+
+    def test_who_drops_out_does_not_count(self):
+        # the clients hold (1, 4), (2) and (3); without the second the mean is over 1, 4 and 3
+        victim = Victim(Scale(), Pixels((1, 1, 1)), loss=lambda out, y: out.mean())
+        x = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64).view(4, 1, 1, 1)
+        sent = Aggregate(clients=3, dropped=(1,))(victim, x, torch.zeros(4))
+        assert sent["w"].item() == pytest.approx(8 / 3)
+
+    def test_mixtures_and_their_signs(self):
+        # each with the next one, the last with the first
+        x = torch.tensor([1.0, 2.0, 4.0]).view(3, 1, 1, 1)
+        assert MixUp(0.75).mixed(x).flatten().tolist() == [1.25, 2.5, 3.25]
+        signed = torch.cat([InstaHide(0.75, seed=seed).mixed(x).flatten() for seed in range(9)])
+        assert sorted(set(signed.tolist())) == [-3.25, -2.5, -1.25, 1.25, 2.5, 3.25]
+
+    def test_which_mixtures_were_negative(self):
+        # images between -1 and 3: a value of 2 cannot be -2; one of 0.5 may be either, and public images say which
+        one = torch.ones(1, 1, dtype=torch.float64)
+        size, low, high = torch.tensor([[2.0, 0.5]]).double(), -one.expand(1, 2), 3 * one.expand(1, 2)
+        public = torch.tensor([[-0.4, -0.6], [-0.6, -0.4]]).double()
+        assert guess_signs(size, one, low, high, None).tolist() == [[1.0, 1.0]]
+        assert guess_signs(size, one, low, high, public).tolist() == [[1.0, -1.0]]
 
 
 class TestDefenses:

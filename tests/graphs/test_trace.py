@@ -138,20 +138,12 @@ def test_a_module_that_is_called_twice_has_two_names():
 def test_costs_are_those_of_the_layers():
     stem, a = 9 * 4 + 4, 9 * 4 * 4 + 4
     for way, traced in ways(Residual()).items():
-        costs = traced.costs(example_of(Victim(Residual(), SPACE), 1), repeats=1)
+        costs = traced.costs(example_of(Victim(Residual(), SPACE), 1))
         assert costs["stem"].parameters == stem, way
         assert costs["stem"].flops == 2 * 64 * 9 * 4, way
         whole = costs["head"]
         assert whole.parameters == stem + 2 * a + 256 * 3 + 3, way
         assert whole.flops == 2 * (64 * 9 * 4 + 2 * 64 * 9 * 16 + 256 * 3), way
-        assert costs["stem"].time_share is not None
-        assert 0 < costs["stem"].time_share <= 1, (
-            way
-        )  # a busy machine may stretch a part beyond the whole, which is cut
-
-
-def test_costs_without_time():
-    assert ways(Folded())["any batch"].costs(torch.randn(2, 1, 8, 8), repeats=0)["second"].time_share is None
 
 
 def test_a_model_that_asks_for_values_is_cut_by_hooks(capfd):
@@ -297,7 +289,7 @@ def test_a_module_that_some_inputs_pass_by_is_no_cut():
     victim = Victim(Forked(), SPACE)
     traced = trace(victim)
     assert "b" not in traced.points  # depends on the input, and what reads the input decides: only the output is left
-    assert list(traced.costs(example_of(victim, 2), repeats=0)) == list(traced.points)
+    assert list(traced.costs(example_of(victim, 2))) == list(traced.points)
     with pytest.raises(Inapplicable, match="the module b was not called on these samples"):
         traced.edge("b")(-torch.ones(2, 1, 8, 8))
 
@@ -339,7 +331,7 @@ def test_costs_inside_fused_kernels(way):
     recurrent = steps * 4 * width * (8 + width + 2 * width)
     attention = steps * 4 * width * width + 2 * steps * steps * width
     feed_forward = 2 * steps * width * 10
-    costs = ways(Fused())[way].costs(torch.randn(2, 1, 8, 8), repeats=0)
+    costs = ways(Fused())[way].costs(torch.randn(2, 1, 8, 8))
     assert costs["head"].flops == 2 * (recurrent + attention + feed_forward + width * 3)
     assert torch.backends.mha.get_fastpath_enabled()
 

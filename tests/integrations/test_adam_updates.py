@@ -68,7 +68,7 @@ def test_a_captured_update_of_adam_is_refused_as_sgd_and_read_as_adam(tmp_path):
     path = tmp_path / "client.safetensors"
     save_file({n: v.contiguous() for n, v in delta.items()}, path)
     case = Case(batch_size=4, local_steps=2)
-    victim = captured_victim(case, None)
+    victim = captured_victim(case, None)[0]
     with pytest.raises(
         BadInput, match=r"looks like an update of Adam.*add --optimizer adam \(or adamw\) --local-lr 0.001"
     ):

@@ -60,7 +60,7 @@ def client(tmp_path):
 
 
 def observed(tmp_path, file: str, holds: str, case: Case = CASE):
-    victim = captured_victim(case, tmp_path / "global.safetensors")
+    victim = captured_victim(case, tmp_path / "global.safetensors")[0]
     return victim, captured_observation(victim, tmp_path / file, case, holds=holds)
 
 
@@ -143,7 +143,7 @@ def trained(model, x, y, *, epochs: int, momentum: float = 0.0, minibatches=None
 def at_the_truth(case: Case, tmp_path, delta, x, y) -> float:
     """1 − cosine of the captured update and what the named channel makes of the true batch."""
     save_file({n: v.contiguous() for n, v in delta.items()}, tmp_path / "delta.safetensors")
-    victim = captured_victim(case, None)
+    victim = captured_victim(case, None)[0]
     return 1 - float(
         gradient_alignment(victim, captured_observation(victim, tmp_path / "delta.safetensors", case), x, y)
     )
@@ -313,7 +313,7 @@ def make():
 """
     )
     case = Case(model=f"{tmp_path}/m.py:make", mode="train", batch_size=2)
-    victim = captured_victim(case, None)
+    victim = captured_victim(case, None)[0]
     model, before = copy.deepcopy(victim.model), victim.model.state_dict()
     F.cross_entropy(model(torch.rand(2, 1, 4, 4)), torch.tensor([0, 1])).backward()
     torch.optim.SGD(model.parameters(), lr=0.01).step()
@@ -378,7 +378,7 @@ def test_with_dropout_the_mismatch_is_the_same_every_time(tmp_path):
         "    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 3)), Pixels((1, 8, 8))\n"
     )
     case = Case(model=f"{tmp_path}/m.py:make", mode="train", batch_size=2, options={"steps": 2})
-    victim = captured_victim(case, None)
+    victim = captured_victim(case, None)[0]
     seen = share(victim, Gradient(), torch.rand(2, 1, 8, 8), torch.tensor([0, 2]))
     found = []
     for seed in (1, 2):

@@ -13,7 +13,7 @@ from torch import nn
 from leakgauge import run_audit
 from leakgauge.audit.findings import read_findings
 from leakgauge.audit.questions import defense_records as defenses
-from leakgauge.audit.questions import split
+from leakgauge.audit.questions import split_records
 from leakgauge.audit.wording import MADE_UP, NO_CLASSES, split_notes, statements
 from leakgauge.data.facts import DataFacts
 from leakgauge.data.levels import Levels
@@ -44,7 +44,7 @@ def test_every_question_is_answered(run):
 def test_what_is_known_about_the_data_is_on_record(run):
     facts = DataFacts(labelled=False, levels=Levels(0, 4095, "values"))
     assert {record.data for record in run.records} == {facts}
-    assert split.read_plan(run.folder).data == facts
+    assert split_records.read_plan(run.folder).data == facts
     assert read_findings(run.folder).training.data == facts
 
 
@@ -56,8 +56,8 @@ def test_labels_are_not_scored(run):
 
 
 def test_there_is_no_accuracy(run):
-    assert {r.risk.get("accuracy") for r in split.read(run.folder)} == {None}
-    assert {r.risk.get("fvu_of_class_mean") for r in split.read(run.folder)} == {None}
+    assert {r.risk.get("accuracy") for r in split_records.read(run.folder)} == {None}
+    assert {r.risk.get("fvu_of_class_mean") for r in split_records.read(run.folder)} == {None}
     assert run.findings.split.accuracy is None
     for record in defenses.read(run.folder):
         assert record.accuracy == {"unknown": "the images have no classes, so there is no accuracy to measure"}

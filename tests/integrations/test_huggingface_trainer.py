@@ -148,6 +148,55 @@ def test_adapters_of_a_language_model_are_watched_alone(tmp_path):
     assert all(len(names) == 4 and all("lora_" in name for name in names) for names, _ in seen)
 
 
+@pytest.mark.parametrize("kind", ["language model", "classifier"])
+def test_the_probe_repeats_batches_passed_by_name(tmp_path, kind):
+    """Sentences of different lengths, filled up batch by batch: members are told from others by the model's own loss."""
+    callback = trainer_monitor(every=2, strict=True)
+    import transformers
+
+    sizes = {
+        "vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
+        "pad_token_id": 0,
+    }  # fmt: skip
+    rng = torch.Generator().manual_seed(0)
+    rows = []
+    for k in range(24):
+        ids = torch.randint(1, 50, (5 + k % 4,), generator=rng)
+        rows.append({"input_ids": ids, "labels": ids if kind == "language model" else torch.tensor(k % 2)})
+
+    def collate(batch):
+        longest = max(len(row["input_ids"]) for row in batch)
+        filled = [torch.nn.functional.pad(row["input_ids"], (0, longest - len(row["input_ids"]))) for row in batch]
+        ids = torch.stack(filled)
+        labels = (
+            ids.masked_fill(ids == 0, -100) if kind == "language model" else torch.stack([r["labels"] for r in batch])
+        )
+        return {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": labels}
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = (
+            transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, num_key_value_heads=1))
+            if kind == "language model"
+            else transformers.BertForSequenceClassification(
+                transformers.BertConfig(
+                    **sizes, num_labels=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+                )
+            )
+        )
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path), per_device_train_batch_size=4, num_train_epochs=1, report_to=[], use_cpu=True,
+        disable_tqdm=True, save_strategy="no", logging_strategy="no", max_grad_norm=0.0,
+    )  # fmt: skip
+    transformers.Trainer(
+        model=model, args=arguments, train_dataset=rows, data_collator=collate, callbacks=[callback]
+    ).train()
+    found = callback.monitor.compute().whitebox
+    assert found is not None
+    assert (found.members, found.others) == (4, 4)
+    assert found.auc.value == 1.0
+
+
 def test_a_training_that_was_broken_off_leaves_no_second_monitor(handler):
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from leakgauge import BadInput, Pixels, Run, Victim, run_audit, testing
 from leakgauge.audit import Case, records, run_all
 from leakgauge.audit.plan import read as read_plan
-from leakgauge.audit.run import Processes
+from leakgauge.audit.processes import Processes
 from leakgauge.audit.session import Session
 from leakgauge.errors import MissingExtra
 from leakgauge.integrations import datasets
@@ -228,7 +228,7 @@ def test_a_large_dataset_is_taken_evenly(monkeypatch):
     [
         ((IMAGES * 3 - 1, LABELS), "values from 0 to 1 are expected.*mean and std belong to Pixels"),
         ((IMAGES, LABELS[:5]), "80 images but 5 labels"),
-        ((IMAGES,), r"data in memory is \(images, labels\), got 1"),
+        ((IMAGES,), r"data in memory is \(images, labels\) or \(series, labels\), got 1"),
         ((IMAGES, LABELS + 4), "labels must be in 0..3|labels must lie in 0..3"),
         ((IMAGES[:, :, :6], LABELS), "does not take images of shape 3x6x8"),
         (Pairs(count=0), "the Pairs holds no image"),

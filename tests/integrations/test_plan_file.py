@@ -289,6 +289,6 @@ def test_data_may_be_held_in_any_way_that_keeps_its_numbers(write, held):
 def test_lists_of_uneven_rows_are_told(write):
     path = write(VICTIM, "def data(): return [[0.1, 0.2], [0.3]], [0, 1]\n")
     with pytest.raises(
-        BadInput, match=r"data\(\) in audit\.py \(line \d+\) returns a list whose rows differ in length"
+        BadInput, match=r"data\(\) in audit\.py \(line \d+\) returns a list with rows of different length"
     ):
         plan_file.returned_data(f"{path}:data")

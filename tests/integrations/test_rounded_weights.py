@@ -60,7 +60,7 @@ def test_it_stands_in_the_observation(tmp_path):
     case = Case(model="cnn", mode="eval", batch_size=2, local_lr=0.05)
     setup = embedded(case)
     x, y = setup.private(case)
-    victim = captured_victim(case, None)
+    victim = captured_victim(case, None)[0]
     gradient = share(victim, Gradient(), x, y).signal
     state = victim.model.state_dict()
     after = {name: (w - 0.05 * gradient[name] if name in gradient else w) for name, w in state.items()}

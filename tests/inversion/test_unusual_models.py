@@ -131,13 +131,16 @@ def test_a_loss_that_is_no_single_number_is_refused(loss, said, victim_of, batch
         share(victim, Gradient(), x, y)
 
 
-def test_a_single_number_per_sample_has_no_labels_to_read(victim_of, batch_of):
+def test_a_single_number_per_sample_is_searched_together_with_it(victim_of, batch_of):
     victim = victim_of(nn.Sequential(nn.Flatten(), nn.Linear(36, 1), nn.Flatten(0)), loss=F.mse_loss)
     x, y = batch_of(2)[0], torch.tensor([0.3, -1.0])
-    with pytest.raises(Inapplicable, match="one number per sample"):
-        dlg(steps=2)(victim, share(victim, Gradient(), x, y))
-    told = share(victim, Gradient(), x, y, reveal=(Size(), Labels()))
-    assert bool(torch.isfinite(dlg(steps=2)(victim, told).losses).all())
+    found = dlg(steps=2)(victim, share(victim, Gradient(), x, y))
+    assert found.y is not None
+    assert found.y.shape == y.shape
+    assert not torch.equal(found.y, y)  # searched, not looked up
+    revealed = dlg(steps=2)(victim, share(victim, Gradient(), x, y, reveal=(Size(), Labels())))
+    assert revealed.y is not None
+    assert torch.equal(revealed.y, y)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -7,7 +7,7 @@ import torch
 
 from leakgauge.errors import BadInput
 from leakgauge.measures.membership import auc
-from leakgauge.measures.probe import fit_probes
+from leakgauge.measures.probe import attribute_auc, fit_probes
 
 
 def drawn(n, d, *, gap, seed):
@@ -74,3 +74,18 @@ def test_evidence_of_nothing_weighs_little_beside_evidence_of_something():
 def test_what_is_no_training_data_is_refused(features, labels, said):
     with pytest.raises(BadInput, match=said):
         fit_probes(features, labels, held=len(features) // 2)
+
+
+def test_an_attribute_of_single_vectors_is_told_where_it_is_there():
+    rng = torch.Generator().manual_seed(0)
+    has = torch.rand(400, generator=rng) < 0.5
+    features = torch.randn(400, 3, 60, 60, generator=rng)  # longer than a sketch
+    features[has, 0, :20] += 0.5
+    found = attribute_auc(features[:250], has[:250], features[250:], has[250:], seed=0)
+    assert found is not None
+    assert found.value > 0.9
+    shuffled = has[torch.randperm(400, generator=rng)]
+    nothing = attribute_auc(features[:250], shuffled[:250], features[250:], shuffled[250:], seed=0)
+    assert nothing is not None
+    assert nothing.low < 0.5 < nothing.high
+    assert attribute_auc(features[:250], torch.zeros(250), features[250:], has[250:], seed=0) is None

@@ -19,7 +19,7 @@ from leakgauge.errors import BadInput
 from leakgauge.measures.membership import Rate
 from leakgauge.models.cnn import CNN
 from leakgauge.models.lenet import LeNet
-from leakgauge.monitor import Monitor, TwoSided, watch
+from leakgauge.monitor import Monitor, SignBucket, watch
 from leakgauge.monitor.leakage import Controls
 from leakgauge.monitor.summary import conclusion, summary
 
@@ -34,7 +34,7 @@ def leaky(monitor, steps, *, seed=0, width=30):
         monitor.update(x, None, {"a.weight": g[:20].view(4, 5), "a.bias": g[20:]})
 
 
-@pytest.mark.parametrize("sketch", [None, TwoSided()], ids=["default", "two-sided"])
+@pytest.mark.parametrize("sketch", [None, SignBucket(total=128, layers=8)], ids=["default", "short"])
 def test_update_and_compute_by_hand(sketch):
     monitor = Monitor(every=20, strict=True, sketch=sketch)
     leaky(monitor, 120)

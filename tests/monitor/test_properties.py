@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -10,10 +12,12 @@ from leakgauge.channels import Aggregate, Features, FedAvg, Gradient
 from leakgauge.core import Pixels, Victim
 from leakgauge.defenses import GaussianNoise
 from leakgauge.errors import BadInput
-from leakgauge.measures.membership import auc_interval
+from leakgauge.measures.membership import auc, auc_interval
 from leakgauge.measures.sketch import SignBucket
 from leakgauge.models.seeded import seeded
-from leakgauge.monitor.properties import Share, mean_inputs, property_leakage
+from leakgauge.monitor import Monitor
+from leakgauge.monitor.properties import Share, _batch, mean_inputs, property_leakage, site_leakage
+from leakgauge.monitor.property_counts import fit_counts
 
 SIDE = 6
 SKETCH = SignBucket(total=512)
@@ -134,3 +138,124 @@ def test_data_without_both_kinds_are_refused():
         property_leakage(victim(), Gradient(), x, y, has[:5], **QUICK)
     with pytest.raises(BadInput, match="low < high"):
         Share(0.5, 0.2)
+
+
+def test_the_count_is_read_where_a_linear_probe_of_the_layer_is_weak():
+    """With one layer and ten classes, which sum of rows shows the count depends on the classes in the batch."""
+    rng = torch.Generator().manual_seed(3)
+    x, y = 0.3 * torch.rand(1200, 1, SIDE, SIDE, generator=rng), torch.randint(10, (1200,), generator=rng)
+    has = torch.rand(1200, generator=rng) < 0.4
+    x[has, :, :2, :2] = 1.0
+    with seeded(0):
+        head = Victim(nn.Sequential(nn.Flatten(), nn.Linear(SIDE * SIDE, 10)), Pixels((1, SIDE, SIDE)))
+    own, other = torch.arange(600), torch.arange(600, 1200)
+
+    def batch(part, kind):
+        return _batch(part, has, kind, share_of=Share(), size=32, clients=1, rng=rng)
+
+    def send(places):
+        return Gradient()(head, x[places], y[places])
+
+    counts = fit_counts(
+        head, ("1.weight", "1.bias"), x[own], y[own], has[own], lambda kind: batch(own, kind), send, seed=0
+    )
+    assert counts is not None
+    drawn = [send(batch(other, kind)) for kind in (0, 1) * 60]
+    read = torch.cat([counts(one) for one in drawn])
+    assert auc(read[1::2], read[::2]).value > 0.95
+    linear = torch.stack([mean_inputs(one)["1.weight"].view(SIDE, SIDE)[:2, :2].mean() for one in drawn])
+    assert auc(linear[1::2], linear[::2]).value < 0.93
+    scaled = fit_counts(  # a change of weights is the same up to its factor
+        head, ("1.weight", "1.bias"), x[own], y[own], has[own], lambda kind: batch(own, kind),
+        lambda places: FedAvg(steps=1, lr=0.1)(head, x[places], y[places]), seed=0,
+    )  # fmt: skip
+    assert scaled is not None
+    changed = [FedAvg(steps=1, lr=0.1)(head, x[one], y[one]) for one in (batch(other, 1) for _ in range(20))]
+    assert torch.cat([scaled(one) for one in changed]).mean() > 0
+
+
+def test_updates_that_are_no_sums_over_samples_have_no_count():
+    x, y, has = data()
+    layer, rng = ("3.weight", "3.bias"), torch.Generator().manual_seed(0)
+
+    def fitted(send):
+        draw = partial(_batch, torch.arange(len(has)), has, share_of=Share(), size=8, clients=1, rng=rng)
+        return fit_counts(victim(), layer, x, y, has, draw, send, seed=0)
+
+    def noisy(places):
+        sent = Gradient()(victim(), x[places], y[places])
+        return {
+            name: value + 10 * value.norm() * torch.randn(value.shape, generator=rng) for name, value in sent.items()
+        }
+
+    assert fitted(noisy) is None
+    assert fitted(lambda places: {}) is None
+
+
+def test_the_site_of_an_update_is_found():
+    rng = torch.Generator().manual_seed(0)
+    sites, y = torch.arange(600) % 3, torch.randint(3, (600,), generator=rng)
+    x = 0.5 * torch.rand(600, 1, SIDE, SIDE, generator=rng) + 0.15 * sites[:, None, None, None]
+    options = {"batch": 8, "shadows": 120, "tests": 120, "sketch": SKETCH}
+    found = site_leakage(victim(), Gradient(), x, y, sites, **options)
+    assert found.top1.value > 0.8
+    assert found.leaks
+    assert found.chance == pytest.approx(1 / 3)
+    assert found.disjoint == 3 * (100 // 8)
+    mixed = sites[torch.randperm(600, generator=rng)]
+    nothing = site_leakage(victim(), Gradient(), x, y, mixed, **options)
+    assert not nothing.leaks
+    assert nothing.top1.value < nothing.null_high
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"sites": torch.zeros(400)}, "at least 2 sites, got 1"),
+        ({"sites": torch.arange(400) % 2, "batch": 60}, "use a smaller batch"),
+        ({"sites": torch.arange(400) % 2, "shadows": 30}, "20 shadow updates and tests for each of 2 sites"),
+        ({"sites": torch.arange(400) % 2, "channel": Aggregate(clients=2)}, "adds several"),
+    ],
+)
+def test_sites_that_cannot_be_asked_about_are_refused(given, why):
+    x, y, _ = data()
+    with pytest.raises(BadInput, match=why):
+        site_leakage(victim(), x=x, y=y, **{"channel": Gradient(), **given})
+
+
+def trained_with(has, *, steps=300, planted=True):
+    """A training of which a monitor sees every update, with batches in which the property varies."""
+    rng = torch.Generator().manual_seed(0)
+    x, y, own = data(800, planted=planted)
+    parts = [own.nonzero().flatten(), (~own).nonzero().flatten()]
+    model = victim().model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    monitor = Monitor(every=100, has=has, sketch=SKETCH)
+    for _ in range(steps):
+        those = 2 + 4 * int(torch.randint(2, (1,), generator=rng))
+        drawn = [
+            part[torch.randperm(len(part), generator=rng)[:n]]
+            for part, n in zip(parts, (those, 8 - those), strict=True)
+        ]
+        rows = torch.cat(drawn)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+        monitor.update(x[rows], y[rows], {name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+        optimizer.step()
+    return monitor.compute()
+
+
+def test_the_monitor_has_a_column_for_a_property():
+    found = trained_with(lambda x: x[:, 0, 0, 0] == 1)
+    assert found.told is not None
+    assert found.told.low > 0.5
+    assert found.scalars()["privacy/property/auc"] == found.told.value
+
+
+def test_a_property_that_is_nowhere_in_the_samples_is_not_told():
+    rng = torch.Generator().manual_seed(1)
+    found = trained_with(lambda x: torch.rand(len(x), generator=rng) < 0.5)
+    assert found.told is not None
+    assert found.told.low < 0.5 < found.told.high
+    assert trained_with(None, steps=60).told is None
+    assert trained_with(lambda x: x[:, 0, 0, 0] == 1, steps=30).told is None  # too few steps

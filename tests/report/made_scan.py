@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image
 
 from leakgauge.audit.case import Case
-from leakgauge.audit.questions import split
-from leakgauge.audit.questions.split import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
+from leakgauge.audit.questions import split_records
+from leakgauge.audit.questions.split_records import DECODER, RIDGE, Conclusion, CutRecord, ScanPlan
 
 CUTS = ["stem.relu", "stage1.a_block_with_quite_a_long_name.pool", "stage2.<pool>", "stage3.pool", "head"]
 RIDGE_FVU = [0.04, 0.2, math.nan, 0.45, 0.7]
@@ -36,21 +36,23 @@ def make_scan(folder: Path, *, names: list[str] = CUTS, fvu: list[float] = RIDGE
         truth=scanned_strip(folder, "truth.png", 0), shown=4, versions={"torch": "2"}, command="leakgauge scan vgg --seed 0",
         notes=("note <one>",),
     )  # fmt: skip
-    split.save_plan(folder, plan)
+    split_records.save_plan(folder, plan)
     for i, (name, value) in enumerate(zip(names, fvu, strict=True)):
         refused = math.isnan(value)
         risk = {"refusal": "the features hold <NaN>", "seconds": 1.0} if refused else {
             "fvu": value, "fvu_low": value - 0.02, "fvu_high": value + 0.02, "ssim": 0.5, "reidentified": 0.5,
-            "accuracy": 0.9, "within": 0.5, "effective_rank": 12.0, "seconds": 1.0,
+            "accuracy": 0.9, "within": 0.5, "effective_rank": 12.0, "attribute_auc": 0.93, "seconds": 1.0,
         }  # fmt: skip
         places = () if refused else tuple((float(a), float(b)) for a, b in rng.random((30, 2)).round(3))
         picture = "" if refused else scanned_strip(folder, f"{i}.png", i)
-        split.append(folder, CutRecord(name, RIDGE, 0, risk, picture, places))
+        split_records.append(folder, CutRecord(name, RIDGE, 0, risk, picture, places))
     for epochs, value in ((1, 0.9), (12, 0.42)):
         risk = {"fvu": value, "seconds": 1.0}
-        split.append(folder, CutRecord(names[3], DECODER, epochs, risk, scanned_strip(folder, f"d{epochs}.png", 9)))
+        split_records.append(
+            folder, CutRecord(names[3], DECODER, epochs, risk, scanned_strip(folder, f"d{epochs}.png", 9))
+        )
     if finished:
         best = (0.04, 0.2, 0.42, 0.42, 0.7) if names is CUTS else tuple(fvu)
         line = tuple(0.04 + 0.66 * i / (len(names) - 1) for i in range(len(names)))
         found = Conclusion(names[3], names[1], True, (names[0], names[3]), best, line, names[2], 0.63, 13, 60)
-        split.save_conclusion(folder, found)
+        split_records.save_conclusion(folder, found)

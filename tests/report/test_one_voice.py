@@ -24,7 +24,7 @@ from leakgauge.audit.advice import advise, as_text
 from leakgauge.audit.compare import Comparison, compare
 from leakgauge.audit.findings import Findings, read_findings
 from leakgauge.audit.questions import defense_records as defenses
-from leakgauge.audit.questions import split, training
+from leakgauge.audit.questions import split_records, training
 from leakgauge.audit.verdict import Outcome
 from leakgauge.audit.wording import Statement, ending, rule, split_notes, statements
 from leakgauge.cli.monitor.live import view
@@ -310,6 +310,6 @@ def test_moving_a_threshold_moves_every_view(views: Views, monkeypatch: pytest.M
 
 
 def test_the_records_are_all_that_the_views_read(views: Views):
-    names = {records.FILE, training.FILE, split.PLAN, split.FILE, split.CONCLUSION}
+    names = {records.FILE, training.FILE, split_records.PLAN, split_records.FILE, split_records.CONCLUSION}
     names |= {defenses.FILE}
     assert {path.name for path in views.folder.iterdir() if path.suffix != ".png"} == names

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from leakgauge.audit.findings import read_findings
-from leakgauge.audit.questions.split import read_plan, save_plan
+from leakgauge.audit.questions.split_records import read_plan, save_plan
 from leakgauge.audit.wording import statements
 from leakgauge.report.page import write
 from leakgauge.report.sections import split

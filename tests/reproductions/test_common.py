@@ -221,12 +221,12 @@ def test_lanes_stop_in_time_and_pack_what_is_there(tmp_path, monkeypatch, capsys
         lanes.Lane((lanes.Job("fake", ("0",)),)),
         lanes.Lane((lanes.Job("fake", ("60",)), lanes.Job("fake", ("1",)))),
     )
-    monkeypatch.setitem(lanes.PLANS, "tokens", plan)
+    monkeypatch.setitem(lanes.PLANS, "fake", plan)
     data = tmp_path / "data"
     data.mkdir()
     (data / "commit").write_text("abc123\n")
     out = tmp_path / "out"
-    given = f"tokens --out {out} --work {tmp_path / 'work'} --data {data} --limit 12 --device cpu"
+    given = f"fake --out {out} --work {tmp_path / 'work'} --data {data} --limit 12 --device cpu"
     lanes.main(given.split())
     said = capsys.readouterr().out
     assert "fake_0: exit 0" in said
@@ -244,8 +244,13 @@ def test_lanes_stop_in_time_and_pack_what_is_there(tmp_path, monkeypatch, capsys
         assert len(archive.getnames()) == 2
 
 
+def test_lanes_that_fill_a_gpu_take_turns():
+    a, b, c = (lanes.Job(name) for name in "abc")
+    assert lanes.in_turns([lanes.Lane((a, c)), lanes.Lane((b,))]).jobs == (a, b, c)
+
+
 def test_a_plan_without_its_data_does_not_begin(tmp_path):
-    assert set(lanes.NEEDS) == set(lanes.NEXT)
+    assert set(lanes.NEEDS) == set(lanes.PLANS)
     (tmp_path / "mnist.npz").write_text("")
     with pytest.raises(SystemExit, match=r"has no cifar10_test.zip, packages/timm, which next-4 needs"):
         lanes.main(["next-4", "--data", str(tmp_path), "--out", str(tmp_path / "out")])

@@ -33,6 +33,8 @@ from reproductions.common.decoders.attention import (
 )
 from reproductions.common.decoders.enhancement import Spectrum, Standardised
 from reproductions.common.decoders.reversed_ir import ReversedUnit
+from reproductions.common.networks.idle_biases import without_idle_biases
+from reproductions.golden_partition_zone.decoder_tables import ATTENTION, ENHANCEMENTS
 
 IMAGE = (3, 64, 64)
 FEATURES = {
@@ -272,3 +274,33 @@ def test_refusals():
         Enhanced(enhancements=(Learned(), Normalise()))
     with pytest.raises(BadInput, match="joined as"):
         Enhanced(enhancements=(Fourier(join="sum"),))
+
+
+@pytest.mark.parametrize("name", ["NN with dropout (concat)", "Inversion-IR152", "Attention & NN with dropout"])
+def test_idle_biases_change_nothing(name):
+    """A bias before a normalisation is subtracted again: same images and same other gradients without it, in training and after it."""
+    decoder = (ENHANCEMENTS | ATTENTION)[name]
+    with seeded(0):
+        whole = decoder((32, 4, 4), IMAGE).double()
+    with seeded(0):
+        lean = without_idle_biases(decoder((32, 4, 4), IMAGE).double())
+    for module in (*whole.modules(), *lean.modules()):
+        if isinstance(module, nn.Dropout2d):
+            module.p = 0.0
+    z = torch.randn(6, 32, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for network in (whole, lean):
+        for _ in range(2):
+            network.zero_grad()
+            network(z).square().mean().backward()
+    ours = dict(lean.named_parameters())
+    idle = dict(whole.named_parameters()).keys() - ours.keys()
+    for n, p in whole.named_parameters():
+        expected = torch.zeros_like(p) if n in idle else p.grad
+        torch.testing.assert_close(p.grad if n in idle else ours[n].grad, expected, atol=1e-10, rtol=1e-8)
+    for network in (whole, lean):  # running means hold the bias where there is one
+        for layer in network.modules():
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.momentum = 1.0
+    torch.testing.assert_close(lean.train()(z), whole.train()(z))
+    torch.testing.assert_close(lean.eval()(z), whole.eval()(z))
+    assert len(idle) == (0 if name == "Inversion-IR152" else 5)

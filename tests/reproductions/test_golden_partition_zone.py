@@ -17,7 +17,7 @@ from leakgauge.attacks import fit_on
 from leakgauge.attacks.decoder import Deconvolution
 from reproductions.common.networks import IR152, VGG19, SplitViT
 from reproductions.common.runner import Options, Part, Rows, read, run_part
-from reproductions.golden_partition_zone import claims, entropy, results_rows, tables
+from reproductions.golden_partition_zone import entropy, results_rows, tables
 
 CPU = torch.device("cpu")
 FOLDER = Path(__file__).parents[2] / "reproductions" / "golden_partition_zone"
@@ -211,6 +211,34 @@ def test_the_zone_by_three_ways(scripts, tmp_path):
     assert row["find_zone"]["ratio"] > 10 > row["bisection"]["ratio"]
 
 
+def test_a_decoder_that_cannot_end_in_time_is_given_up_early(scripts, tmp_path, monkeypatch):
+    study, clock = scripts["study"], iter([100.0, *(100.0 + 2.0 * k for k in range(1, 50))])
+    monkeypatch.setattr(study.time, "time", lambda: next(clock))
+    rows = Rows.resume(Options(quick=True, device=CPU, out=tmp_path), "run")
+
+    def ended(deadline):
+        after = study.Study(study.Files(), None, rows, CPU, deadline=deadline).stop_late()
+        for done in range(1, 11):
+            after(done, 10)
+
+    ended(100.0)  # 2 s an epoch: done at 118, within the grace
+    with pytest.raises(study.NoTimeLeft):
+        ended(118.0 - study.GRACE + 15)  # begun at 120, it would end at 138
+    assert next(clock) == 132.0  # given up after the sixth epoch, at 130
+
+
+def test_baselines_are_those_of_the_curve(scripts, tmp_path):
+    rows = Rows.resume(Options(quick=True, device=CPU, out=tmp_path), "run")
+    study = scripts["study"].Study(scripts["study"].Files(), None, rows, CPU)
+    about = {"part": "ir152-curve", "network": "ir152", "block": 40, "test_mse_paper": 0.5, "commit": "abc"}
+    rows.add("ir152-curve/cifar10/one-hot/0/40/deconvolution, paper", {**about, "decoder": "deconvolution, paper"})
+    for _ in range(2):
+        scripts["decoder_tables"]._take_baselines(study, "attention", "cifar10")
+    (taken,) = [row for row in rows.rows if row["part"] == "attention"]
+    facts = ("unit", "decoder", "block", "test_mse_paper", "commit")
+    assert [taken[name] for name in facts] == ["attention/40/baseline", "baseline", 40, 0.5, "abc"]
+
+
 def test_own_data_from_an_npz_at_full_length(scripts, monkeypatch, tmp_path):
     """Everything but the size of the network and the number of epochs is as in the real study."""
     rng = np.random.default_rng(0)
@@ -237,28 +265,15 @@ def test_a_part_without_its_data_or_time_says_so(scripts, tmp_path, capsys):
     assert "no time for predictions" in capsys.readouterr().out
 
 
-def test_longer_runs_take_over_whole_parts(tmp_path):
-    """A part at 100 epochs replaces its 30-epoch rows once it has all their cases; until then it is beside them."""
-    short = read(results_rows.RESULTS)
-    (tmp_path / "run.jsonl").write_bytes(results_rows.RESULTS.read_bytes())
-    longer = [row | {"epochs": 100} for row in short if row.get("part") in ("attention", "ir152-curve")]
-    began = [row for row in longer if row["part"] == "attention" or row["labels"] == "one-hot"]
-    for rows, names in ((began, {"ir152-curve-100"}), (longer, set())):
-        path = tmp_path / f"{results_rows.LONGER}.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        found = results_rows.all_rows(tmp_path)
-        epochs = {
-            part: results_rows.epochs_of(found, part, None) for part in ("attention", "ir152-curve", "vgg19-curve")
-        }
-        assert epochs == {"attention": 100, "ir152-curve": 30 if names else 100, "vgg19-curve": 30}
-        assert {row["part"] for row in found if row.get("part", "").endswith("-100")} == names
-        assert results_rows.at_hundred_epochs(found, "ir152", 49) == pytest.approx(0.0544, abs=1e-4)
-        assert len(claims.claims(found)) == len(claims.claims(short))
-    plateau = [row for row in short if row.get("part") == "vgg19-curve" and row["labels"] == "one-hot"]
-    (tmp_path / f"{results_rows.PLATEAU}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in plateau))
-    found = results_rows.all_rows(tmp_path)
-    assert "Trained by the paper's recipe" in claims.own_vgg(found)
-    assert "not measured" not in tables.table("curve", found)
+def test_tables_have_both_numbers_of_epochs(tmp_path):
+    """What ran 100 epochs stands beside the 30, and the baseline is that of the curve; what did not run says so."""
+    short = [row for row in read(results_rows.RESULTS) if row.get("part") in ("attention", "ir152-curve")]
+    longer = [row | {"epochs": 100, "test_mse_paper": 0.05} for row in short if row["part"] == "ir152-curve"]
+    for name, rows in (("run", short), (results_rows.LONGER, longer)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = tables.table("table5", results_rows.all_rows(tmp_path)).splitlines()[2:]
+    assert lines[0].startswith("| block 50, baseline | 0.05701 | 0.05 | -12% | 0.05799 |")
+    assert lines[1].startswith("| block 50, MHA | 0.05216 | not run | -3% | 0.05065 |")
 
 
 def test_the_subtracted_term_by_hand():

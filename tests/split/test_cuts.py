@@ -79,8 +79,6 @@ def test_vgg19_table(block, vgg19):
     assert cut.bytes("fp16") == kibibytes * 512
     assert cut.bytes("int8") == kibibytes * 256
     assert cut.image.raw_image == 12 * 1024
-    assert not cut.saves_bandwidth("fp32")
-    assert cut.saves_bandwidth("int8") == (block in (43, 52))
     assert round(cut.edge_parameters / 1e6, 2) == millions
     assert round(100 * cut.edge_share, 1) == pooled_share
     with torch.device("meta"):  # counted, never filled
@@ -168,9 +166,8 @@ def test_bytes_of_pictures():
     with pytest.raises(BadInput, match="JPEG needs"):
         jpeg_bytes(torch.rand(2, 4, 8, 8))
     model = VGG(in_channels=3, side=16, stages=((4,),), classes=3)
-    (first, *_) = cuts(model, (3, 16, 16), images=noise, time_repeats=1)
+    (first, *_) = cuts(model, (3, 16, 16), images=noise)
     assert first.image.jpeg == jpeg_bytes(noise)
-    assert first.edge_time_share is not None
     with pytest.raises(BadInput, match="fp32, fp16, int8"):
         first.bytes("int4")
 

@@ -6,7 +6,8 @@ import torch
 from leakgauge.core import Tokens, Victim
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.integrations.huggingface import load_text
-from leakgauge.split.prompts import DecoderBlocks, PromptRisk, Protection, fit_probe, recommend, scan_prompts
+from leakgauge.split.decoder import DecoderBlocks
+from leakgauge.split.prompts import PromptRisk, Protection, fit_probe, recommend, scan_prompts
 
 VOCAB, LENGTH = 200, 6
 SETTINGS = {
@@ -49,11 +50,16 @@ def test_features_and_what_follows_them_are_the_model():
     blocks = DecoderBlocks(victim)
     assert len(blocks) == 2
     features = blocks.features(ids, 1)
-    torch.testing.assert_close(blocks.resume(ids, 1, features), victim(ids))
-    assert not torch.allclose(blocks.resume(ids, 1, features + 1), victim(ids))
-    candidates = torch.tensor([5, 9])
-    whole = torch.stack([blocks.features(torch.cat([ids[0, :3], c[None]])[None], 2)[0, -1] for c in candidates])
-    torch.testing.assert_close(blocks.after(ids[0, :3], candidates, 2), whole, atol=1e-6, rtol=1e-5)
+    assert torch.equal(blocks.predicted(ids), victim(ids).argmax(-1))
+    assert torch.equal(blocks.predicted(ids, cut=1, features=features), blocks.predicted(ids))
+    swapped = blocks.predicted(ids, cut=1, features=features.flip(0))
+    assert torch.equal(swapped, blocks.predicted(ids.flip(0)))
+    candidates = torch.tensor([[5, 9], [7, 5]])
+    whole = torch.stack([
+        torch.stack([blocks.features(torch.cat([start, c[None]])[None], 2)[0, -1] for c in row])
+        for start, row in zip(ids[:, :3], candidates, strict=True)
+    ])  # fmt: skip
+    torch.testing.assert_close(blocks.after(ids[:, :3], candidates, 2), whole, atol=1e-6, rtol=1e-5)
 
 
 COMMON = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -75,7 +81,7 @@ def test_distances_between_tokens_and_short_windows_are_seen_through(kind):
     victim = Victim(model, space)
     blocks, ids, candidates = DecoderBlocks(victim), draw(1)[0], torch.arange(20)
     alone = torch.stack([blocks.features(torch.cat([ids[:-1], c[None]])[None], 2)[0, -1] for c in candidates])
-    torch.testing.assert_close(blocks.after(ids[:-1], candidates, 2), alone, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(blocks.after(ids[None, :-1], candidates[None], 2)[0], alone, atol=1e-5, rtol=1e-4)
     (row,) = scan_prompts(victim, list(draw(2)), [2], [Protection()], public=draw(20, seed=1))
     assert row.found == 2 * LENGTH
 
@@ -104,8 +110,8 @@ def test_the_probe_is_ridge_regression():
     blocks = DecoderBlocks(victim)
     probe = fit_probe(blocks, 1, public)
     features, ids = blocks.features(public, 1).flatten(0, 1), public.flatten()
-    tested = torch.zeros(VOCAB, dtype=torch.bool)
-    first = torch.stack([probe.nearest(probe.guess(one), 1, tested=tested)[0] for one in features])
+    tested = torch.zeros(len(features), VOCAB, dtype=torch.bool)
+    first = probe.nearest(probe.guess(features), 1, tested=tested)[:, 0]
     assert float((first == ids).float().mean()) > 0.9
 
 

@@ -32,6 +32,7 @@ from leakgauge.attacks.inverting_gradients import inverting_gradients as inverti
 from leakgauge.attacks.learned_inversion import learned_inversion as learned_inversion
 from leakgauge.attacks.linear import linear as linear
 from leakgauge.attacks.linear_rows import linear_rows as linear_rows
+from leakgauge.attacks.patch_positions import patch_positions as patch_positions
 from leakgauge.attacks.r_gap import r_gap as r_gap
 from leakgauge.attacks.relu_batches import relu_batches as relu_batches
 from leakgauge.attacks.sentences import sentences as sentences
@@ -67,6 +68,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "learned_inversion": learned_inversion,
     "april": april,
     "april_closed_form": april_closed_form,
+    "patch_positions": patch_positions,
     "april_from_closed_form": april_from_closed_form,
     "april_text": april_text,
     "sentences": sentences,

@@ -63,11 +63,7 @@ class BagOfTokens:
         ids = fill_places(rows[found].norm(dim=1), slots)
         x = victim.to_input(found[ids].sort().values.view(size, model.space.length))
         return Reconstruction.single(
-            x,
-            labels_or_none(self.labels, victim, seen, seed=seed),
-            made_by=repr(self),
-            began=began,
-            notes=tuple(notes),
+            x, labels_or_none(self.labels, victim, seen, seed=seed), made_by=repr(self), began=began, notes=tuple(notes)
         )
 
 

@@ -23,10 +23,5 @@ def dlg(*, lr: float = 1.0, steps: int = 300, restarts: int = 1) -> Matching:
     Ref: Zhu et al. 2019, Algorithm 1 — DLG
     """
     return Matching(
-        objective=L2(),
-        labels=Joint(),
-        start=Normal(),
-        solver=LBFGS(lr=lr, steps=steps),
-        restarts=restarts,
-        name="dlg",
+        objective=L2(), labels=Joint(), start=Normal(), solver=LBFGS(lr=lr, steps=steps), restarts=restarts, name="dlg"
     )

@@ -20,6 +20,7 @@ from leakgauge.attacks.generative_prior import generative_prior
 from leakgauge.attacks.inverting_gradients import inverting_gradients
 from leakgauge.attacks.linear import linear
 from leakgauge.attacks.linear_rows import linear_rows
+from leakgauge.attacks.patch_positions import patch_positions
 from leakgauge.attacks.r_gap import r_gap
 from leakgauge.attacks.relu_batches import relu_batches
 from leakgauge.attacks.sentences import sentences
@@ -30,6 +31,8 @@ from leakgauge.channels import ShuffledFedAvg
 from leakgauge.channels.facts import single_client
 from leakgauge.core import (
     Attack,
+    Encodes,
+    HidesDraws,
     Observation,
     PerSample,
     Raced,
@@ -96,6 +99,8 @@ POOLED = 30
 """Least restarts on a table, whose answers are pooled."""
 LEAST_RUNS = 4
 """Searches of a race on updates, one after the other: descents together, two more heats and the one that gets the rest."""
+PLAIN_TV = 0.01
+"""Of the one search where a client's secret draws are searched too: recipes are compared by replays, which need these draws."""
 NEAR = 0.02
 """Step of a search that starts at what a closed form found."""
 
@@ -169,6 +174,9 @@ class Strongest:
             attack = tables(steps=self.steps, restarts=max(POOLED, self.restarts))
             return replace(attack(victim, seen, seed=seed), by=attack)
         batch_size(seen)
+        if isinstance(seen.channel, Encodes) or (isinstance(seen.channel, HidesDraws) and seen.channel.unknowns):
+            attack = inverting_gradients(tv=PLAIN_TV, steps=self.steps, restarts=self.restarts)
+            return replace(attack(victim, seen, seed=seed), by=attack)
         if too_narrow(victim):
             victim, (seen,) = widen(victim, [seen])
         race = _Race(victim, seen, seed, self.steps)
@@ -405,6 +413,7 @@ CLOSED: tuple[Entrant, ...] = (
     Entrant("linear", lambda _steps, _restarts: linear(), searches=False),
     Entrant("linear_rows", lambda _steps, _restarts: linear_rows(), searches=False),
     Entrant("relu_batches", lambda _steps, _restarts: relu_batches(), searches=False, most=SAMPLES),
+    Entrant("patch_positions", lambda _steps, _restarts: patch_positions(), searches=False),
     Entrant("april_closed_form", lambda _steps, _restarts: april_closed_form(), searches=False),
     Entrant("r_gap", lambda _steps, _restarts: r_gap(unknowns=UNKNOWNS), searches=False),
 )
@@ -452,8 +461,8 @@ def strongest(*, steps: int = 2000, restarts: int = 1) -> Strongest:
     """Everything that applies, and the remaining effort on what the adversary itself finds best. Not from a paper.
 
     1. Closed forms, which take seconds: :func:`linear`, :func:`linear_rows`, :func:`relu_batches` for batches that are not large,
-       :func:`april_closed_form`, and :func:`r_gap` for small systems. One that explains the observation up to rounding, or
-       certifies every sample, ends the attack.
+       :func:`patch_positions`, :func:`april_closed_form`, and :func:`r_gap` for small systems. One that explains the observation up to
+       rounding, or certifies every sample, ends the attack.
     2. A race: every search that has what it uses gets a small share of the steps, and sees two thirds of the layers. Three descents on the
        objective of :func:`inverting_gradients` run as one batch (the gradient or its sign, two weights of total variation, a larger
        first rate that falls to zero along half a cosine). Then come :func:`smooth_series` for series, :func:`tag_read_labels`,

@@ -162,11 +162,15 @@ def _answer(spans: Spans, sets: Sequence[Tensor], found: Found, size: int, *, gu
     order = telling(vectors, found)
     shown = order[:size]
     exact = all(found.fits[k] for k in shown) and not (guess or found.crowded) and len(order) <= size
-    whole = exact and explains(level.span, torch.cat([vectors[k] for k in shown]))
+    read = torch.cat([vectors[k] for k in shown])
+    whole = exact and explains(level.span, read)
     clear = (
-        all(one.span.clear for one in (*spans.tokens, level)) or not spans.coarse
-    )  # otherwise noise may hide how a sentence goes on
-    likely = exact and clear and level.span.chance(torch.cat([vectors[k] for k in shown])) * found.tested <= CHANCE
+        not spans.coarse
+        or (  # otherwise noise may hide how a sentence goes on, or make it go on where it ends
+            all(one.span.clear for one in (*spans.tokens, level)) and _new(read, read[:0]) <= level.span.rank
+        )
+    )
+    likely = exact and clear and level.span.chance(read) * found.tested <= CHANCE
     rows = [_padded(found.ids[k], length, filler) for k in shown]
     sure = [
         likely

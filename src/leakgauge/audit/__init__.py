@@ -2,7 +2,6 @@
 
 from leakgauge.audit.case import Case
 from leakgauge.audit.evaluate_text import TextResult, evaluate_text
-from leakgauge.audit.rounds import evaluate_rounds
 from leakgauge.audit.run import run_all, run_case
 from leakgauge.audit.scoring import Scores, TextScores, score, score_text
 from leakgauge.audit.session import Setup, embedded
@@ -22,7 +21,6 @@ __all__ = [
     "TextVerdict",
     "Verdict",
     "embedded",
-    "evaluate_rounds",
     "evaluate_table",
     "evaluate_text",
     "judge",

@@ -111,12 +111,7 @@ def mechanism(channel: Channel, defenses: Sequence[Defense]) -> Mechanism | Unbo
 
 
 def bound_of(
-    victim: Victim,
-    seen: Observation,
-    defenses: Sequence[Defense] | None,
-    x: Tensor,
-    *,
-    pool: Tensor | None = None,
+    victim: Victim, seen: Observation, defenses: Sequence[Defense] | None, x: Tensor, *, pool: Tensor | None = None
 ) -> Bound | Unbounded:
     """The bound for an observation of ``x`` (model space), which ``defenses`` changed; they are None for an update of which that is not
     known. ``pool`` holds other images, in [0, 1].

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from leakgauge.attacks import ATTACKS
 from leakgauge.audit.migrate import migrated_case
 from leakgauge.audit.specs import made_from, options_in, written_options
-from leakgauge.audit.typed import Misfit, typed
+from leakgauge.audit.typed import Misfit
 from leakgauge.channels import CHANNELS, DPSGD, SGD, FedAvg, Gradient, ShuffledFedAvg
 from leakgauge.channels.facts import LocalTraining, clients, is_weight_update, local_training
 from leakgauge.channels.optimizers import OPTIMIZERS, Optimizer
@@ -278,6 +278,12 @@ class Case:
         return self.batch_size * self.local_steps
 
     @property
+    def steps(self) -> int | None:
+        """Steps that the case gives its attack; None where it leaves them to the attack, or that takes none."""
+        found = self.options.get("steps")
+        return found if isinstance(found, int) else None
+
+    @property
     def _trains_plainly(self) -> bool:
         """Whether nothing is said about local training."""
         return all(getattr(self, name) == getattr(Case, name) for name in TRAINING)
@@ -455,11 +461,6 @@ def present_fields(fields: Any) -> Any:
     return fields
 
 
-def restored(fields: Any) -> Case:
-    """The case that was written down as these fields, by this version or an older one."""
-    return typed(Case, present_fields(fields))
-
-
 def accepted_options(case: Case) -> Mapping[str, object]:
     """The options that the case's attack takes, with their defaults; none for an attack that is not registered."""
     factory: Callable[..., object] | None = ATTACKS.get(case.attack.partition(":")[0])
@@ -483,8 +484,7 @@ def enough_steps(case: Case) -> int:
 
 def tries_enough(case: Case) -> bool:
     """Whether a negative of the case would count."""
-    steps = case.options.get("steps")
-    return not isinstance(steps, int) or steps >= enough_steps(case)
+    return case.steps is None or case.steps >= enough_steps(case)
 
 
 def earns_negative(attack: Attack) -> bool:

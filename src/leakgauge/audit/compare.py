@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from leakgauge.audit import records as store
 from leakgauge.audit.case import TRAINING, Case
-from leakgauge.audit.files import picture_in
+from leakgauge.audit.files import infinity_as_text, picture_in
 from leakgauge.audit.findings import Defended, Defenses, Measured, Split, Training, read_findings
 from leakgauge.audit.phrasing import number, plural
 from leakgauge.audit.questions import QUESTIONS
@@ -180,12 +180,7 @@ def _compared(a: Record, b: Record, folders: tuple[Path, Path]) -> CasePair:
     elif direction in ("worse", "better") and all(d.beyond is False for d in differences):
         notes.append("the verdict changed, but its figures are within the spread over restarts: it may be chance")
     return CasePair(
-        name=b.case.short_name(),
-        before=a,
-        after=b,
-        direction=direction,
-        differences=differences,
-        notes=tuple(notes),
+        name=b.case.short_name(), before=a, after=b, direction=direction, differences=differences, notes=tuple(notes)
     )
 
 
@@ -347,8 +342,8 @@ def compare(before: Path, after: Path) -> Comparison:
     changes.sort(key=lambda change: list(ORDER).index(change.direction))
     return replace(
         found,
-        before=_named(before),
-        after=_named(after),
+        before=before.as_posix(),
+        after=after.as_posix(),
         changes=tuple(changes),
         only_before=(*found.only_before, *one_sided[0]),
         only_after=(*found.only_after, *one_sided[1]),
@@ -370,7 +365,10 @@ def summary(found: Comparison) -> dict[str, Any]:
                 "direction": pair.direction,
                 "verdict": [pair.before.outcome, pair.after.outcome],
                 "key": [pair.before.key, pair.after.key],
-                **{d.metric: _plain_difference(asdict(d)) for d in pair.differences},
+                **{
+                    d.metric: infinity_as_text({k: v for k, v in asdict(d).items() if k != "metric"})
+                    for d in pair.differences
+                },
                 "notes": list(pair.notes),
             }
             for pair in found.cases
@@ -381,15 +379,6 @@ def summary(found: Comparison) -> dict[str, Any]:
         "settings": [{"name": name, "before": a, "after": b} for name, a, b in found.settings],
         "warnings": list(found.warnings),
     }
-
-
-def _plain_difference(fields: dict[str, Any]) -> dict[str, Any]:
-    """An exact copy has an infinite PSNR, for which JSON has no number."""
-    return {k: "inf" if isinstance(v, float) and v == float("inf") else v for k, v in fields.items() if k != "metric"}
-
-
-def _named(folder: Path) -> str:
-    return folder.as_posix()
 
 
 def _training(a: Training, b: Training) -> Iterator[OtherChange]:

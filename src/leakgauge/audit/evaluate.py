@@ -7,12 +7,12 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Unpack, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from leakgauge.attacks import strongest
+from leakgauge.attacks import inverting_gradients, strongest
 from leakgauge.audit.bounds import Bound, Unbounded, bound_of
 from leakgauge.audit.case import earns_negative
 from leakgauge.audit.cause import Cause, Client, TruthTest, explain
@@ -30,7 +30,9 @@ from leakgauge.audit.scoring import (
     trivial_baseline,
 )
 from leakgauge.audit.verdict import Outcome, Verdict, judge, judge_series
+from leakgauge.channels import Rounds, share_rounds
 from leakgauge.channels.facts import is_weight_update
+from leakgauge.channels.rounds import client_in_round
 from leakgauge.core import (
     Assumption,
     Attack,
@@ -40,6 +42,7 @@ from leakgauge.core import (
     Observation,
     Reconstruction,
     Reveal,
+    Sent,
     Signal,
     Size,
     Table,
@@ -54,6 +57,7 @@ from leakgauge.core.randomness import own_stream, private_randomness
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.errors.checked import checked
 from leakgauge.families.patches import patch_side
+from leakgauge.inversion.labels import infer_labels, read_or_none
 from leakgauge.measures import baseline
 from leakgauge.measures.lpips import load_lpips
 
@@ -122,7 +126,7 @@ HEIGHT = 96
 @checked
 @plain_defaults()
 def evaluate(
-    victim: Victim,
+    victim: Victim | Sequence[Victim],
     channel: Channel,
     x: Tensor,
     y: Tensor,
@@ -135,7 +139,12 @@ def evaluate(
 ) -> Result:
     """Shares ``x, y`` (model space) through ``channel``, attacks what was sent, and judges what the attack found.
 
-    ``attack`` is :func:`~leakgauge.attacks.strongest` unless another is named. It sees what ``share`` gives it and never the truth. An
+    Several victims are one model at the weights of several rounds, in each of which the same batch is shared: the objective is summed over
+    the rounds (:class:`~leakgauge.channels.Rounds`), labels are those that the rule is surest of in any round, and a bound, where there is
+    one, is that of all rounds together.
+
+    ``attack`` is :func:`~leakgauge.attacks.strongest` unless another is named (:func:`~leakgauge.attacks.inverting_gradients` for several
+    rounds, which only attacks by matching take). It sees what ``share`` gives it and never the truth. An
     attack that finds nothing after fewer steps than :func:`earns_negative` asks for is inconclusive; after enough of them, its positive
     control is run too. ``reveal`` is what it knows beyond the signal; the verdict lists it.
     ``pool`` holds other images, in [0, 1] (or series, one pixel high: ``Series.picture``): with at least twenty, a reconstruction counts
@@ -148,8 +157,15 @@ def evaluate(
     >>> print(evaluate(victim, Gradient(), x, y, attack=linear()).outcome.label)
     feasible
     """
-    seen = observe(victim, channel, x, y, defenses=defenses, reveal=reveal, seed=seed)
-    attack = strongest() if attack is None else attack
+    sent: Sent = {"defenses": defenses, "reveal": reveal, "seed": seed}
+    if isinstance(victim, Victim):
+        seen, stream = observe(victim, channel, x, y, **sent), "client"
+        attack = strongest() if attack is None else attack
+    else:
+        rounds = share_rounds(victim, channel, x, y, **sent)
+        victim, seen = rounds.joint()
+        seen, stream = replace(seen, labels=read_in_rounds(rounds, seed=seed)), client_in_round(0)
+        attack = inverting_gradients() if attack is None else attack
     return assess(
         attack,
         victim,
@@ -159,27 +175,34 @@ def evaluate(
         seed=seed,
         pool=pool,
         enough=earns_negative(attack),
-        client=Client(y, channel, own_stream(seed, "client")),
+        client=Client(y, channel, own_stream(seed, stream)),
         control_of=partial(Controls(), x=x[:1], y=y[:1], seed=seed),
         defenses=defenses,
     )
 
 
-def observe(
-    victim: Victim,
-    channel: Channel,
-    x: Tensor,
-    y: Tensor,
-    *,
-    defenses: Sequence[Defense] = (),
-    reveal: Sequence[Reveal] = (Size(),),
-    seed: int = 0,
-) -> Observation:
+def read_in_rounds(rounds: Rounds, *, seed: int = 0) -> Tensor:
+    """The labels of the batch: revealed, or read in the round of which the rule expects most to be right."""
+    known = rounds.seen[0].labels
+    if isinstance(known, Tensor):
+        return known
+    read = [
+        read_or_none(infer_labels(), victim, seen, seed=seed)
+        for victim, seen in zip(rounds.victims, rounds.seen, strict=True)
+    ]
+    sure = [(one.accuracy or 0.0, one.labels) for one in read if one.labels is not None]
+    if not sure:
+        raise Inapplicable("the labels cannot be read in any of the rounds; reveal them")
+    return max(sure, key=lambda one: one[0])[1]
+
+
+def observe(victim: Victim, channel: Channel, x: Tensor, y: Tensor, **sent: Unpack[Sent]) -> Observation:
     """What the adversary gets to see. An update that is not finite is refused, with the reason: there is nothing to attack."""
-    seen = share(victim, channel, x, y, defenses=defenses, reveal=reveal, seed=seed)
+    seen = share(victim, channel, x, y, **sent)
+    defenses = sent.get("defenses", ())
     if _finite(seen.signal) or not _finite(victim.parameters()):
         return seen
-    plain = share(victim, channel, x, y, reveal=reveal, seed=seed) if defenses else seen
+    plain = share(victim, channel, x, y, **{**sent, "defenses": ()}) if defenses else seen
     if _finite(plain.signal):
         kind = str(victim.dtype).removeprefix("torch.")
         raise Inapplicable(f"what is sent under {' + '.join(map(repr, defenses))} is not finite in {kind}")

@@ -28,8 +28,6 @@ from leakgauge.errors import BadInput
 FILE = "evidence.jsonl"
 FORMAT = 1
 """Of a line of this file."""
-SHOWN = 16
-"""Characters of a hash that people are shown."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 from leakgauge.audit.advice import advise
-from leakgauge.audit.bracket import bracket_sentence, brackets
 from leakgauge.audit.compare import ORDER, Comparison, Difference
 from leakgauge.audit.findings import Findings
 from leakgauge.audit.phrasing import metric, moved
@@ -21,6 +20,7 @@ from leakgauge.audit.records import Record
 from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import Outcome
 from leakgauge.audit.wording import LIMITS, Statement, cause_rows, raced, rule, statements, why
+from leakgauge.audit.wording.bracket import bracket_sentence, brackets
 from leakgauge.errors import BadInput, harmless
 
 EXIT_CODE = 3
@@ -33,11 +33,7 @@ def limit_of(text: str) -> Outcome:
     >>> limit_of("infeasible")
     <Outcome.INFEASIBLE: 'infeasible_within_budget'>
     """
-    allowed = {
-        "infeasible": Outcome.INFEASIBLE,
-        "inconclusive": Outcome.INCONCLUSIVE,
-        "partial": Outcome.PARTIAL,
-    }
+    allowed = {"infeasible": Outcome.INFEASIBLE, "inconclusive": Outcome.INCONCLUSIVE, "partial": Outcome.PARTIAL}
     written = {**allowed, Outcome.INFEASIBLE.value: Outcome.INFEASIBLE}
     if text not in written:
         raise BadInput(
@@ -148,11 +144,7 @@ def junit(records: Sequence[Record], limit: Outcome | None, findings: Findings |
             ElementTree.SubElement(properties, "property", name=one.question, value=value)
     for r in records:
         case = ElementTree.SubElement(
-            suite,
-            "testcase",
-            name=_printable(r.case.name),
-            classname=_printable(r.case.model),
-            time=f"{r.seconds:.3f}",
+            suite, "testcase", name=_printable(r.case.name), classname=_printable(r.case.model), time=f"{r.seconds:.3f}"
         )
         if r.key in failing and r.verdict is not None:
             message = _printable(f"{r.verdict.outcome.label}: {rule(r.verdict)}")
@@ -242,10 +234,7 @@ def run_summary(
     inner += [f"- {code(r.case.name)}: {plain(r.reason)}" for r in records if r.reason]
     inner += [f"- {plain(', '.join(f'{k} {v}' for k, v in records[-1].versions.items()))}"] if records else []
     inner += [f"- report: {code(report)}"] if report else []
-    inner += [
-        "",
-        LIMITS[0],
-    ]
+    inner += ["", LIMITS[0]]
     return "\n".join([*lines, *_folded("Assumptions, budget, versions", inner)])
 
 

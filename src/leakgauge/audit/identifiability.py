@@ -12,29 +12,11 @@ from torch import Tensor
 
 from leakgauge.channels import DPSGD
 from leakgauge.channels.facts import public
-from leakgauge.core import (
-    AddsClients,
-    AddsNoise,
-    Channel,
-    Defense,
-    Pixels,
-    Signal,
-    Targets,
-    Victim,
-    apply_defenses,
-)
+from leakgauge.core import AddsClients, AddsNoise, Channel, Defense, Pixels, Signal, Targets, Victim, apply_defenses
 from leakgauge.core.randomness import private_randomness
 from leakgauge.defenses import Clip, Prune, Withhold
 from leakgauge.errors import Inapplicable
-from leakgauge.measures.spectrum import (
-    DEPTH,
-    MOST_PRODUCTS,
-    PROBES,
-    Sketch,
-    Spectrum,
-    sketch_spectrum,
-    spectrum,
-)
+from leakgauge.measures.spectrum import DEPTH, MOST_PRODUCTS, PROBES, Sketch, Spectrum, sketch_spectrum, spectrum
 
 MOST_DIRECTIONS = 4096
 """Values of the private images together, for which the derivative is taken one by one. Of more, random products see a sample."""

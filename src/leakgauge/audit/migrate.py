@@ -80,23 +80,15 @@ def migrated_defense(fields: Mapping[str, Any], format: int) -> dict[str, Any]:
     }
 
 
-def migrated_scan(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan of a scan. 0.1 knew a scan of an audit by its command line alone."""
-    return {**fields, "audited": fields.get("audited", _by_an_audit(fields))}
+def migrated_run(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan of a scan, or the first line of a monitored training. 0.1 knew those of an audit by their command line alone."""
+    by_an_audit = str(fields.get("command") or "").startswith("leakgauge audit")
+    return {**fields, "audited": fields.get("audited", by_an_audit)}
 
 
 def migrated_conclusion(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The conclusion of a scan. 0.1 kept its sentences; they are made again from the facts."""
     return {name: value for name, value in fields.items() if name not in ("sentence", "threat", "budget", "notes")}
-
-
-def migrated_training(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The first line of a monitored training, likewise."""
-    return {**fields, "audited": fields.get("audited", _by_an_audit(fields))}
-
-
-def _by_an_audit(fields: Mapping[str, Any]) -> bool:
-    return str(fields.get("command") or "").startswith("leakgauge audit")
 
 
 def case_of(fields: Mapping[str, Any]) -> dict[str, Any]:

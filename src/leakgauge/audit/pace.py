@@ -20,11 +20,10 @@ from leakgauge.audit.case import Case, accepted_options, enough_steps, tries_eno
 from leakgauge.audit.control import Extent
 from leakgauge.audit.plan import Plan, save
 from leakgauge.audit.planner import SHARES, NoTime, Planner, ends
-from leakgauge.audit.pricing import READING, alike
 from leakgauge.audit.questions import Question
 from leakgauge.audit.questions.updates import same_work
 from leakgauge.audit.records import Record
-from leakgauge.audit.timing import Cost
+from leakgauge.audit.timing import READING, Cost, alike
 from leakgauge.audit.verdict import Outcome
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion.progress import also_watching
@@ -134,7 +133,7 @@ class Pace:
         """
         kept, extent = plan, plan.controls if plan.controls != "none" or before is None else "plain"
         while True:
-            self.tried[same_work(case)] = _steps(case)
+            self.tried[same_work(case)] = case.steps or 0
             plan = _with(plan, case)
             save(self.folder, plan)
             try:
@@ -144,7 +143,7 @@ class Pace:
             except TooSlow as slow:
                 steps = int((AIM * self.left() - self.cost(case).fixed) / slow.step)
                 if before is not None:
-                    least = GROWTH * _steps(before.case)
+                    least = GROWTH * (before.case.steps or 0)
                 elif _same(case, plan.request.main):  # it is always attacked
                     steps = least = max(1, steps)
                 else:
@@ -152,7 +151,7 @@ class Pace:
                 if steps < least:
                     save(self.folder, kept)
                     return kept
-                case = with_steps(case, max(1, min(steps, _steps(case) - 1)))
+                case = with_steps(case, max(1, min(steps, (case.steps or 0) - 1)))
         if before is None:
             return plan
         if _shown(record) < _shown(before):
@@ -164,7 +163,7 @@ class Pace:
     @contextmanager
     def _timed(self, case: Case) -> Iterator[None]:
         latest = self.until + OVER * self.budget - self.cost(case).fixed
-        watch = Stopwatch(max(1, _steps(case)), latest)
+        watch = Stopwatch(max(1, (case.steps or 0)), latest)
         began = time.perf_counter()
         if self.elsewhere:
             yield
@@ -183,7 +182,7 @@ class Pace:
         A set-up for which there is no time any more leaves the plan, except for the first.
         """
         for number, case in enumerate(cases):
-            steps, cost = _steps(case), self.cost(case)
+            steps, cost = (case.steps or 0), self.cost(case)
             affordable = cost.affordable(AIM * self.left(), fewest=0) if cost.step else steps
             if number and (cost.fixed > AIM * self.left() or affordable < min(steps, enough_steps(case))):
                 plan = _without(plan, case)
@@ -233,7 +232,7 @@ class Pace:
             and record.outcome is outcome
             and "steps" in accepted_options(case)
         ]
-        had = {case.key(): max(_steps(case), self.tried.get(same_work(case), 0)) for case in those}
+        had = {case.key(): max((case.steps or 0), self.tried.get(same_work(case), 0)) for case in those}
         those = [case for case in those if had[case.key()] < GROWTH * min(had.values())]
         those.sort(key=lambda case: (not _same(case, plan.request.main), -self.cost(case).step))
         while those:
@@ -249,7 +248,7 @@ class Pace:
         One that had too few for a verdict gets what a negative needs, its control and its truth test, only with enough of them.
         """
         total = sum((self.cost(case) for case in cases), Cost())
-        short = [case for case in cases if _steps(case) < enough_steps(case)]
+        short = [case for case in cases if (case.steps or 0) < enough_steps(case)]
         enough = max(map(enough_steps, short), default=0)
         controls = sum((self.planner.control(case) for case in short), Cost())
         reading = sum(READING * self.cost(case).step for case in short)
@@ -260,7 +259,7 @@ class Pace:
 
     def _left_out(self, plan: Plan, by_work: dict[str, Record]) -> Case | None:
         """A set-up or a single change that was left out, or was late, and for which there is time now; it gets the steps of the others."""
-        steps = max((_steps(case) for case in plan.cases), default=0)
+        steps = max(((case.steps or 0) for case in plan.cases), default=0)
         for case in (*plan.request.cases, *plan.request.ladder):
             if same_work(case) not in by_work and same_work(case) not in self.tried:
                 cost, room, enough = self.cost(case), AIM * self.left(), enough_steps(case)
@@ -301,11 +300,6 @@ def _with(plan: Plan, case: Case) -> Plan:
 def _without(plan: Plan, case: Case) -> Plan:
     left = [tuple(one for one in some if not _same(one, case)) for some in (plan.cases, plan.ladder)]
     return replace(plan, cases=left[0], ladder=left[1])
-
-
-def _steps(case: Case) -> int:
-    found = case.options.get("steps", 0)
-    return found if isinstance(found, int) else 0
 
 
 def _same(case: Case, other: Case) -> bool:

@@ -17,18 +17,11 @@ from leakgauge.audit.case import SETUP, Case, accepted_options, enough_steps, wi
 from leakgauge.audit.control import EXTENTS, GIVEN, Extent
 from leakgauge.audit.phrasing import duration, plural
 from leakgauge.audit.plan import Plan
-from leakgauge.audit.pricing import alike, costs, estimated
 from leakgauge.audit.questions import Question
-from leakgauge.audit.questions import split as scan_records
+from leakgauge.audit.questions import split_records as scan_records
 from leakgauge.audit.questions.defense_records import Trial
 from leakgauge.audit.questions.defenses import cost_of_trials, counted, fit_trials, plan_trials
-from leakgauge.audit.questions.properties import (
-    FEWEST_UPDATES,
-    PROPERTIES,
-    UPDATES,
-    plan_properties,
-    seconds_of_update,
-)
+from leakgauge.audit.questions.properties import FEWEST_UPDATES, PROPERTIES, UPDATES, plan_properties, seconds_of_update
 from leakgauge.audit.questions.split import SHARE, Asked, ScanRun, plan_scan
 from leakgauge.audit.questions.training import FEWEST_STEPS as FEWEST_TRAINING
 from leakgauge.audit.questions.training import MOST_STEPS as MOST_TRAINING
@@ -36,7 +29,7 @@ from leakgauge.audit.questions.training import TrainingPlan, plan_training, tria
 from leakgauge.audit.questions.updates import same_work
 from leakgauge.audit.request import Effort, Request
 from leakgauge.audit.session import Load, Setup, check_runs, set_up
-from leakgauge.audit.timing import Cost, elapsed
+from leakgauge.audit.timing import Cost, alike, costs, elapsed, estimated
 from leakgauge.core import Tokens
 from leakgauge.errors import BadInput, Inapplicable
 
@@ -260,9 +253,7 @@ class Planner:
             fitted = fit_trials(self.setup, request.main, self.allotted("defenses"), cost=cost)
             trials = tuple(_with_effort(trial, effort) for trial in fitted)
             last = trials[-1]
-            seconds = cost.seconds(
-                counted(trials), steps=int(last.case.options.get("steps", 0)), train_steps=last.train_steps
-            )
+            seconds = cost.seconds(counted(trials), steps=last.case.steps or 0, train_steps=last.train_steps)
             self.afford("defenses", seconds if effort.steps is None else 0.0)
             self.estimates["defenses"] = seconds
         self.found["trials"] = trials
@@ -380,8 +371,8 @@ class Planner:
             for case in sorted(own, key=lambda case: self.least([case]))
         ]
         first = next((case for case in plan.cases if same_work(case) == same_work(request.main)), plan.cases[0])
-        steps, enough = first.options.get("steps"), enough_steps(first)
-        if isinstance(steps, int) and steps < enough:
+        steps, enough = first.steps, enough_steps(first)
+        if steps is not None and steps < enough:
             notes.append(
                 f"there is time for {plural(steps, 'step')} on {first.short_name()}, and a negative counts only after {enough} "
                 f"({duration(self.least([first]))}): give more time"
@@ -399,13 +390,6 @@ class Planner:
 def ends(began: float, budget: float) -> float:
     """When everything but the report has to be done (perf_counter)."""
     return began + (1 - FINISH_SHARE) * budget - FINISH
-
-
-def make_plan(
-    request: Request, *, load: Load, folder: Path, began: float, on_question: Callable[[Question], None] | None = None
-) -> Plan:
-    """What the audit will do. ``began`` is the time (perf_counter) from which the budget counts."""
-    return Planner(request, load, folder, began).plan(on_question)
 
 
 def rehearse(cases: Sequence[Case], *, load: Load, until: float = math.inf) -> None:

@@ -1,29 +1,20 @@
 """Runs cases and writes one record each. A refusal is recorded as a refusal, a crash as an error; neither is a score.
 
-Cases may run in processes of their own (:class:`Processes`): a crash or a kill of one costs the case it was at, and that is tried again.
 An update that a real client sent (:func:`attack_captured`) has scores where the client gives the truth, and otherwise pictures and the
 numbers that the adversary sees.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import pickle
+import math
 import platform
 import resource
 import shlex
-import signal
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext, SpawnContext
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,8 +28,8 @@ from leakgauge.audit import evidence, records
 from leakgauge.audit.bounds import Bound
 from leakgauge.audit.case import Case, tries_enough
 from leakgauge.audit.control import Controls, Extent
-from leakgauge.audit.evaluate import ControlOf, Result, assess, assumed, certified_samples
-from leakgauge.audit.evaluate_text import assess_text, evaluate_text
+from leakgauge.audit.evaluate import Result, assess, assumed, certified_samples
+from leakgauge.audit.evaluate_text import TextResult, assess_text, evaluate_text
 from leakgauge.audit.evidence import commit, now
 from leakgauge.audit.files import save_strip
 from leakgauge.audit.identifiability import CHEAP, identify
@@ -48,7 +39,7 @@ from leakgauge.audit.scoring import ANYWHERE, POSSIBLE, Interval, interval
 from leakgauge.audit.series_record import series_facts
 from leakgauge.audit.session import Load, Setup, check_fits, set_up
 from leakgauge.audit.table_record import table_facts
-from leakgauge.audit.tables import evaluate_table
+from leakgauge.audit.tables import TableResult, evaluate_table
 from leakgauge.audit.text_record import text_facts, untrue_facts
 from leakgauge.audit.verdict import judge_certified
 from leakgauge.channels.dropout import without_dropout
@@ -156,7 +147,7 @@ def run_case(
             return _text_record(case, setup, folder, began=began)
         if isinstance(setup.victim.space, Table):
             return _table_record(case, setup, folder, setup.victim.space, began=began)
-        victim = _described(setup, check_fits(setup))
+        victim = _facts_of(setup.victim, classes=check_fits(setup))
         attacked = attack_case(case, setup, controls=controls)
         judged = _judged(case, setup.victim, attacked, folder, began=began, facts=victim, data=data)
         explains = directions is None and judged.outcome is not None and not judged.outcome.leaks
@@ -167,58 +158,45 @@ def run_case(
 
 def _text_record(case: Case, setup: Setup, folder: Path, *, began: float) -> Record:
     """Attacks a batch of sentences and judges it."""
-    (x, y), victim = setup.private(case), setup.victim
-    padding = padding_of(victim)
-    found = evaluate_text(
-        case.build_attack(),
-        victim,
-        case.build_channel(),
-        x,
-        y,
-        defenses=case.build_defenses(),
-        reveal=setup.reveal(case),
-        seed=case.seed,
-        public=setup.pool(case),
-        padding=padding,
-    )
+    (x, y), victim, padding = setup.private(case), setup.victim, padding_of(setup.victim)
+    how = {**_given(case, setup), "public": setup.pool(case), "padding": padding}
+    found = evaluate_text(case.build_attack(), victim, case.build_channel(), x, y, **how)
     order = pair_sentences(found.reconstruction.x.cpu(), x.cpu()).argsort()
-    return _record(
-        case,
-        "done",
-        began=began,
-        victim=_facts_of(victim, classes=0),
-        assumptions=found.assumptions,
-        verdict=found.verdict.plain(),
-        text=text_facts(found, x, tokens=setup.tokens, padding=padding),
-        **_said_by_attack(case, victim, found.reconstruction, folder, order=order),
-    )
+    text = text_facts(found, x, tokens=setup.tokens, padding=padding)
+    return _of_samples(case, victim, found, folder, order, began=began, text=text)
 
 
 def _table_record(case: Case, setup: Setup, folder: Path, space: Table, *, began: float) -> Record:
     """Attacks a batch of rows of a table and judges it; the other rows of the data are public."""
     (x, y), victim, public = setup.private(case), setup.victim, setup.pool(case)
-    found = evaluate_table(
-        victim,
-        case.build_channel(),
-        x,
-        y,
-        attack=case.build_attack(),
-        defenses=case.build_defenses(),
-        reveal=setup.reveal(case),
-        seed=case.seed,
-        public=None if public is None or len(public) < len(x) else public,
-    )
+    how = {**_given(case, setup), "public": None if public is None or len(public) < len(x) else public}
+    found = evaluate_table(victim, case.build_channel(), x, y, attack=case.build_attack(), **how)
     order = pair_rows(space.decode(found.reconstruction.x).cpu(), found.rows["truth"], space.slack)
-    return _record(
-        case,
-        "done",
-        began=began,
-        victim=_facts_of(victim, classes=0),
-        assumptions=found.assumptions,
-        verdict=found.verdict.plain(),
-        table=table_facts(found, space),
-        **_said_by_attack(case, victim, found.reconstruction, folder, order=order),
-    )
+    return _of_samples(case, victim, found, folder, order, began=began, table=table_facts(found, space))
+
+
+def _given(case: Case, setup: Setup) -> dict[str, Any]:
+    return {"defenses": case.build_defenses(), "reveal": setup.reveal(case), "seed": case.seed}
+
+
+def _of_samples(
+    case: Case,
+    victim: Victim,
+    found: TextResult | TableResult,
+    folder: Path,
+    order: Tensor,
+    *,
+    began: float,
+    **facts: Any,
+) -> Record:
+    """The record of what is no picture."""
+    known: dict[str, Any] = {
+        "victim": _facts_of(victim),
+        "assumptions": found.assumptions,
+        "verdict": found.verdict.plain(),
+    }
+    said = _said_by_attack(case, victim, found.reconstruction, folder, order=order)
+    return _record(case, "done", began=began, **known, **facts, **said)
 
 
 def padding_of(victim: Victim) -> int | None:
@@ -292,14 +270,17 @@ def _said_by_attack(
     case: Case, victim: Victim, found: Reconstruction, folder: Path, *, order: Tensor | None = None
 ) -> dict[str, Any]:
     """What a record holds of the attack itself, whether or not it was scored."""
+    certified, losses = certified_samples(found), tuple(_finite(row) for row in found.trace.losses.T)
     return {
         "notes": found.notes,
         "stated": found.stated,
         "label_accuracy": found.label_accuracy,
-        "certified": _in_order(certified_samples(found), order),
+        "certified": tuple(certified[i] for i in order.tolist())
+        if order is not None and certified
+        else tuple(certified),
         "raced": found.raced,
         "learned": found.learned,
-        "curve": _curve(found.trace),
+        "curve": Curve(tuple(found.trace.steps), losses),
         "progress": _progress(case, victim, found.trace, folder, order=order),
     }
 
@@ -307,10 +288,6 @@ def _said_by_attack(
 def _by_prior(found: Reconstruction) -> dict[str, Tensor]:
     """What the adversary's prior makes by itself, as a picture to be saved."""
     return {} if found.gallery is None else {"prior": found.gallery}
-
-
-def _in_order(certified: Sequence[bool], order: Tensor | None) -> tuple[bool, ...]:
-    return tuple(certified) if order is None or not certified else tuple(certified[i] for i in order.tolist())
 
 
 def _without_result(case: Case, error: Exception, **known: Any) -> Record:
@@ -340,11 +317,7 @@ def _record(case: Case, status: Status, reason: str = "", *, began: float, **fou
     )
 
 
-def _described(setup: Setup, classes: int) -> VictimFacts:
-    return _facts_of(setup.victim, classes=classes)
-
-
-def _facts_of(victim: Victim, *, classes: int) -> VictimFacts:
+def _facts_of(victim: Victim, *, classes: int = 0) -> VictimFacts:
     parameters = sum(p.numel() for p in victim.parameters().values())
     shape = tuple(victim.space.shape)
     return VictimFacts(victim.name, victim.mode, parameters, classes, shape, str(victim.device))
@@ -387,12 +360,8 @@ def _intervals(restarts: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
     return {name: one for name, one in found.items() if one is not None}
 
 
-def _curve(trace: Trace) -> Curve:
-    return Curve(tuple(trace.steps), tuple(_finite(row) for row in trace.losses.T))
-
-
 def _finite(losses: Tensor) -> tuple[float | None, ...]:
-    return tuple(v if abs(v) < float("inf") else None for v in losses.tolist())
+    return tuple(v if math.isfinite(v) else None for v in losses.tolist())
 
 
 def _progress(case: Case, victim: Victim, trace: Trace, folder: Path, *, order: Tensor | None) -> tuple[Frame, ...]:
@@ -446,31 +415,18 @@ def attack_captured(
     dropout masks are its own, so a mismatch is measured without dropout, the mean of the masks. For a text model ``truth`` are ids and
     targets, the file holds ids, and ``tokens`` gives the pieces of text of one sentence.
     """
-    began, facts = time.perf_counter(), _facts_of(victim, classes=0)
+    began, facts = time.perf_counter(), _facts_of(victim)
     try:
         private = None
         if isinstance(victim.space, Tokens):
             made = _attack_captured_text(case, victim, seen, captured, truth, folder, began=began, tokens=tokens)
-            return _kept(case, victim, seen, captured, made, folder, truth)
-        if truth is not None:
-            setup = Setup(victim, *truth)
-            facts, private = _described(setup, check_fits(setup)), setup.private(case)
-        made = _attack_captured(case, victim, seen, captured, private, folder, began=began, facts=facts)
+        else:
+            if truth is not None:
+                setup = Setup(victim, *truth)
+                facts, private = _facts_of(setup.victim, classes=check_fits(setup)), setup.private(case)
+            made = _attack_captured(case, victim, seen, captured, private, folder, began=began, facts=facts)
     except Exception as error:  # noqa: BLE001 - recorded as a refusal or an error, never as a score
         made = _without_result(case, error, began=began, victim=facts, captured=captured)
-    return _kept(case, victim, seen, captured, made, folder, truth)
-
-
-def _kept(
-    case: Case,
-    victim: Victim,
-    seen: Observation,
-    captured: Captured,
-    made: Record,
-    folder: Path,
-    truth: tuple[Tensor, Tensor] | None,
-) -> Record:
-    """Writes the record of a captured update, and what it is evidence of."""
     made = replace(made, channel=repr(seen.channel), command=_captured_command(case, captured))
     records.append(folder, made)
     settings = {"cases": [asdict(case)], "update": evidence.hash_tensors(seen.signal.values())}
@@ -501,17 +457,9 @@ def _attack_captured_text(
         verdict = judge_certified(certified_samples(found), known, unit="sentence")
         text = untrue_facts(found, verdict, tokens=tokens, padding=padding)
     np.savez_compressed(folder / CAPTURED_IMAGES, ids=found.x.cpu().numpy())
-    return _record(
-        case,
-        "done",
-        began=began,
-        victim=_facts_of(victim, classes=0),
-        assumptions=known,
-        verdict=verdict,
-        text=text,
-        captured=captured,
-        **_said_by_attack(case, victim, found, folder, order=order),
-    )
+    facts: dict[str, Any] = {"victim": _facts_of(victim), "assumptions": known, "verdict": verdict, "text": text}
+    said = _said_by_attack(case, victim, found, folder, order=order)
+    return _record(case, "done", began=began, captured=captured, **facts, **said)
 
 
 def _attack_captured(
@@ -527,9 +475,9 @@ def _attack_captured(
 ) -> Record:
     attack, seed = case.build_attack(), case.seed
     if private is not None:
-        result = assess(
-            attack, victim, seen, *private, seed=seed, enough=tries_enough(case), control_of=_control_of(private, seed)
-        )
+        x, y = private
+        control_of = partial(Controls(), x=x[:1], y=y[:1], seed=seed)
+        result = assess(attack, victim, seen, x, y, seed=seed, enough=tries_enough(case), control_of=control_of)
         found, nothing, images = result.reconstruction, result.nothing, result.images["reconstruction"]
         made = _judged(case, victim, result, folder, began=began, facts=facts)
     else:
@@ -561,11 +509,6 @@ def _attack_captured(
     return replace(made, captured=explained, notes=notes)
 
 
-def _control_of(private: tuple[Tensor, Tensor], seed: int) -> ControlOf:
-    x, y = private
-    return partial(Controls(), x=x[:1], y=y[:1], seed=seed)
-
-
 def _mismatch(victim: Victim, seen: Observation, x: Tensor, y: Tensor | None) -> float | None:
     return (
         None if y is None else max(0.0, 1 - float(gradient_alignment(victim, seen, x, y)))
@@ -577,140 +520,3 @@ def _captured_command(case: Case, captured: Captured) -> str:
     files = {"--update": captured.update, "--weights": captured.weights, "--truth": captured.truth}
     words = [word for flag, path in files.items() if path for word in (flag, path)]
     return shlex.join([*shlex.split(case.command()), *words, "--update-holds", captured.holds])
-
-
-PRELOADED = ["torch", "torch.optim", "leakgauge.audit.run", "leakgauge.attacks"]
-"""What every case needs and what is slow to import. None of them may touch a GPU on import: a fork could not use it then."""
-
-
-@dataclass(frozen=True)
-class Processes:
-    """A map for ``run_all``: ``workers`` processes, each with one case at a time; records come as they are done.
-
-    A worker that dies (killed, out of memory) is replaced, and its case is run ``attempts`` times in all before it becomes
-    an error record. An exception that a case raises, such as ``BadInput``, ends the map as it would end a plain one.
-    """
-
-    workers: int = 2
-    attempts: int = 2
-
-    def __post_init__(self) -> None:
-        if self.workers < 1 or self.attempts < 1:
-            raise BadInput(f"Processes needs at least 1 worker and 1 attempt, got {self}")
-
-    def __call__(self, run: Runner, cases: Iterable[Case]) -> Iterator[Record]:
-        waiting = deque((case, 1) for case in cases)
-        crew: dict[Connection, _Worker] = {}
-        try:
-            while waiting or crew:
-                while waiting and len(crew) < self.workers:
-                    worker = _Worker.started(run)
-                    crew[worker.pipe] = worker.at(*waiting.popleft())
-                for pipe in wait(list(crew)):
-                    assert isinstance(pipe, Connection)
-                    worker = crew.pop(pipe)
-                    answer = worker.answer()
-                    if answer is None:
-                        waiting, record = self._lost(worker, waiting, run)
-                    elif isinstance(answer, BaseException):
-                        raise answer
-                    else:
-                        record = answer
-                        if waiting:
-                            crew[pipe] = worker.at(*waiting.popleft())
-                        else:
-                            worker.ended()
-                    if record is not None:
-                        yield record
-        finally:
-            for worker in crew.values():
-                worker.ended(now=True)
-
-    def _lost(
-        self, worker: _Worker, waiting: deque[tuple[Case, int]], run: Runner
-    ) -> tuple[deque[tuple[Case, int]], Record | None]:
-        case, attempt = worker.case, worker.attempt
-        worker.ended(now=True)
-        if attempt < self.attempts:
-            waiting.appendleft((case, attempt + 1))
-            return waiting, None
-        return waiting, run.failed(case, f"its process died {attempt} times (exit code {worker.process.exitcode})")
-
-
-class _Worker:
-    """A process and the pipe to it; ``case`` is what it is at."""
-
-    case: Case
-    attempt: int
-
-    def __init__(self, process: BaseProcess, pipe: Connection) -> None:
-        self.process, self.pipe = process, pipe
-
-    @classmethod
-    def started(cls, run: Callable[[Case], Record]) -> _Worker:
-        context = _context()
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(run, theirs, dict(os.environ)), daemon=True)
-        process.start()
-        theirs.close()  # then a dead worker is an end of file
-        return cls(process, ours)
-
-    def at(self, case: Case, attempt: int) -> _Worker:
-        self.case, self.attempt = case, attempt
-        with suppress(BrokenPipeError):  # it died before its work; the wait sees the end of file
-            self.pipe.send(case)
-        return self
-
-    def answer(self) -> Record | BaseException | None:
-        """What came back; None when the process is dead."""
-        try:
-            return self.pipe.recv()
-        except (EOFError, ConnectionResetError):
-            return None
-
-    def ended(self, *, now: bool = False) -> None:
-        self.pipe.close()
-        if now:
-            self.process.kill()
-        self.process.join()
-
-
-def _context() -> ForkServerContext | SpawnContext:
-    """Workers are forks of a server that has imported torch and done nothing else, so all but the first start at once.
-
-    A fork of this process would copy torch's threads and locks. Where there is no fork every worker is a new interpreter.
-    """
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    return context
-
-
-def _portable(error: BaseException) -> BaseException:
-    """The error, or its words where it cannot travel to another process."""
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - bytes of our own
-    except Exception:  # noqa: BLE001 - a class of the user's may fail in any way
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
-
-
-def _work(run: Callable[[Case], Record], pipe: Connection, environment: dict[str, str]) -> None:
-    """Runs in the worker until the driver is gone. Ctrl-C is the driver's, which ends its workers."""
-    os.environ.clear()  # the server's are those of its start
-    os.environ.update(environment)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while True:
-        try:
-            case = pipe.recv()
-        except EOFError:
-            return
-        try:
-            answer: Record | BaseException = run(case)
-        except BaseException as error:  # noqa: BLE001 - carried to the driver, which raises it
-            answer = _portable(error)
-        try:
-            pipe.send(answer)
-        except BrokenPipeError:  # the driver was killed
-            return

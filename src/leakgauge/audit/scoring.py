@@ -125,16 +125,8 @@ def score(
     if y is not None and y.dim() == 1 and len(y) != len(x):
         raise BadInput(f"score needs one label per sample, got {len(y)} for {len(x)}")
     guesses, truths = as_images(space, reconstruction.x), as_images(space, x)
-    return score_images(
-        guesses,
-        truths,
-        labels=reconstruction.y,
-        truth=y,
-        pool=pool,
-        lpips=lpips,
-        tile=tile,
-        bounds=series_bounds(space),
-    )
+    how: dict[str, Any] = {"pool": pool, "lpips": lpips, "tile": tile, "bounds": series_bounds(space)}
+    return score_images(guesses, truths, labels=reconstruction.y, truth=y, **how)
 
 
 Bounds = tuple[float, float]
@@ -155,20 +147,9 @@ class Paired:
     scores: Scores
 
 
-def score_images(
-    guesses: Tensor,
-    truths: Tensor,
-    *,
-    labels: Tensor | None = None,
-    truth: Tensor | None = None,
-    pool: Tensor | None = None,
-    lpips: Perceptual | None = None,
-    tile: int | None = None,
-    bounds: Bounds | None = None,
-) -> Scores:
-    """As :func:`score`, for images in [0, 1]; with ``bounds`` they are series, whose values these are."""
-    found = pair_images(guesses, truths, labels=labels, truth=truth, pool=pool, lpips=lpips, tile=tile, bounds=bounds)
-    return found.scores
+def score_images(guesses: Tensor, truths: Tensor, **how: Any) -> Scores:
+    """The scores of :func:`pair_images`, which takes the same."""
+    return pair_images(guesses, truths, **how).scores
 
 
 def pair_images(
@@ -182,7 +163,9 @@ def pair_images(
     tile: int | None = None,
     bounds: Bounds | None = None,
 ) -> Paired:
-    """Guesses (images in [0, 1], as ``truths``) paired with truths one to one, and their scores; see :func:`score`."""
+    """Guesses (images in [0, 1], as ``truths``) paired with truths one to one, and their scores; see :func:`score`. With ``bounds`` they
+    are series, whose values these are.
+    """
     if pool is not None:
         refuse_samples(pool, tuple(truths.shape[1:]), who="pool")
     guesses, truths = guesses.detach().cpu(), truths.detach().cpu()
@@ -191,31 +174,19 @@ def pair_images(
     right = None
     if labels is not None and truth is not None and labels.dim() == truth.dim() == 1:
         right = _right(labels.cpu()[order], truth.cpu(), guesses, truths)
-    if bounds is not None:
-        scores = replace(
-            _of_series(guesses, truths, bounds),
-            reid=None if pool is None else _values(reidentification.rank(guesses, truths, pool)),
-            labels=right,
-        )
-        return Paired(guesses, order, scores)
-    others = pool if pool is not None and _enough(truths, pool) else None
-    scrambled = guesses if tile is None else guesses[pair_pieces(guesses, truths, side=tile)]
-    scores = Scores(
-        mse=_values(image.mse(guesses, truths)),
-        psnr=_values(image.psnr(guesses, truths)),
-        ssim=_values(image.ssim(guesses, truths)),
-        lpips=None if lpips is None else _values(lpips(guesses, truths)),
+    scores = replace(
+        score_images_in_order(guesses, truths, lpips=lpips, bounds=bounds),
         reid=None if pool is None else _values(reidentification.rank(guesses, truths, pool)),
         labels=right,
-        layout=_values(layout(guesses, truths)),
-        layout_rank=None
-        if others is None
-        else _values(reidentification.rank(guesses, truths, others, alike=layout_pairs)),
-        pieces=None if tile is None else _values(pieces(scrambled, truths, side=tile)),
-        pieces_lead=None if tile is None or others is None else _values(lead(scrambled, truths, others, side=tile)),
-        ssim_reduced=_reduced(image.ssim, guesses, truths),
-        psnr_reduced=_reduced(image.psnr, guesses, truths),
     )
+    others = pool if pool is not None and bounds is None and _enough(truths, pool) else None
+    if others is not None:
+        rank = reidentification.rank(guesses, truths, others, alike=layout_pairs)
+        scores = replace(scores, layout_rank=_values(rank))
+    if tile is not None and bounds is None:
+        scrambled = guesses[pair_pieces(guesses, truths, side=tile)]
+        ahead = None if others is None else _values(lead(scrambled, truths, others, side=tile))
+        scores = replace(scores, pieces=_values(pieces(scrambled, truths, side=tile)), pieces_lead=ahead)
     return Paired(guesses, order, scores)
 
 
@@ -230,45 +201,28 @@ def trivial_baseline(truths: Tensor, *, lpips: Perceptual | None = None, bounds:
     ``bounds``: their mean, and the means of four pieces."""
     guesses = (baseline.mean_colour(truths), baseline.blur(truths))
     scored = [score_images_in_order(guess, truths, lpips=lpips, bounds=bounds) for guess in guesses]
-    best_lpips = None
-    if lpips is not None:
-        best_lpips = _best(min, *[s.lpips for s in scored if s.lpips is not None])
-    return Scores(
-        mse=_best(min, *[s.mse for s in scored]),
-        psnr=_best(max, *[s.psnr for s in scored]),
-        ssim=_best(max, *[s.ssim for s in scored]),
-        lpips=best_lpips,
-        layout=_best_or_none(*[s.layout for s in scored]),
-        correlation=_best_or_none(*[s.correlation for s in scored]),
-        smape=_best(min, *[s.smape for s in scored if s.smape is not None]) if bounds is not None else None,
-        ssim_reduced=_best_or_none(*[s.ssim_reduced for s in scored]),
-        psnr_reduced=_best_or_none(*[s.psnr_reduced for s in scored]),
-    )
 
+    def best(metric: str) -> Any:
+        columns = [values for one in scored if (values := getattr(one, metric)) is not None]
+        choose = min if metric in ("mse", "lpips", "smape") else max
+        return tuple(map(choose, zip(*columns, strict=True))) if columns else None
 
-def _of_series(guesses: Tensor, truths: Tensor, bounds: Bounds) -> Scores:
-    """Series i, as an image one pixel high, against truth i."""
-    low, high = bounds
-    own, true = (low + (high - low) * one.double().squeeze(-2) for one in (guesses, truths))
-    return Scores(
-        mse=_values(image.mse(guesses, truths)),
-        psnr=_values(image.psnr(guesses, truths)),
-        ssim=_values(image.ssim(guesses, truths)),
-        correlation=_values(series.correlation(own, true)),
-        smape=_values(series.smape(own, true)),
-    )
+    return Scores(**{field.name: best(field.name) for field in fields(Scores)})
 
 
 def score_images_in_order(
     guesses: Tensor, truths: Tensor, *, lpips: Perceptual | None = None, bounds: Bounds | None = None
 ) -> Scores:
-    """Image i against truth i, without pairing."""
+    """Image i against truth i, without pairing; of series, which are images one pixel high, against the series itself."""
+    plain = {name: _values(measure(guesses, truths)) for name, measure in _PLAIN.items()}
     if bounds is not None:
-        return _of_series(guesses, truths, bounds)
+        low, high = bounds
+        own, true = (low + (high - low) * one.double().squeeze(-2) for one in (guesses, truths))
+        return Scores(
+            **plain, correlation=_values(series.correlation(own, true)), smape=_values(series.smape(own, true))
+        )
     return Scores(
-        mse=_values(image.mse(guesses, truths)),
-        psnr=_values(image.psnr(guesses, truths)),
-        ssim=_values(image.ssim(guesses, truths)),
+        **plain,
         lpips=None if lpips is None else _values(lpips(guesses, truths)),
         layout=_values(layout(guesses, truths)),
         ssim_reduced=_reduced(image.ssim, guesses, truths),
@@ -276,13 +230,7 @@ def score_images_in_order(
     )
 
 
-def _best(choose: Callable[[tuple[float, ...]], float], *columns: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(choose(values) for values in zip(*columns, strict=True))
-
-
-def _best_or_none(*columns: tuple[float, ...] | None) -> tuple[float, ...] | None:
-    measured = [column for column in columns if column is not None]
-    return _best(max, *measured) if measured else None
+_PLAIN = {"mse": image.mse, "psnr": image.psnr, "ssim": image.ssim}
 
 
 def _reduced(metric: Callable[[Tensor, Tensor], Tensor], guesses: Tensor, truths: Tensor) -> tuple[float, ...] | None:

@@ -240,7 +240,7 @@ def check_fits(setup: Setup) -> int:
             got = "complex numbers" if output.is_complex() else tuple(output.shape)
         raise BadInput(
             f"the model {victim.name} must return class scores of shape (batch, classes), it returned {got}; wrap it in a module "
-            "whose forward returns the scores alone"
+            "that returns the scores alone"
         )
     classes = output.shape[1]
     if int(setup.labels.min()) < 0 or int(setup.labels.max()) >= classes:

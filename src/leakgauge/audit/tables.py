@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -21,11 +21,9 @@ from leakgauge.core import (
     Attack,
     Category,
     Channel,
-    Defense,
     Kind,
     Reconstruction,
-    Reveal,
-    Size,
+    Sent,
     Table,
     Victim,
 )
@@ -174,16 +172,15 @@ def evaluate_table(
     y: Tensor,
     *,
     attack: Attack | None = None,
-    defenses: Sequence[Defense] = (),
-    reveal: Sequence[Reveal] = (Size(),),
-    seed: int = 0,
     public: Tensor | None = None,
+    **sent: Unpack[Sent],
 ) -> TableResult:
     """Shares the rows ``x`` (model space) with targets ``y`` through ``channel``, attacks what was sent, and judges what the attack found.
 
-    ``attack`` is :func:`~leakgauge.attacks.tables` unless another is named. The guesses to beat are the attack's own null run, and the row
-    of means and most frequent values by which the columns are scaled, which are public with the model. ``public`` holds other rows of the
-    same kind (as a user sees them, (N, columns)): then also their typical row, and rows drawn from them.
+    ``attack`` is :func:`~leakgauge.attacks.tables` unless another is named. The guesses to beat are the attack's own null run, the row
+    of means and most frequent values by which the columns are scaled, which are public with the model, and rows drawn by these.
+    ``public`` holds other rows of the same kind (as a user sees them, (N, columns)): then also their typical row, and rows drawn from
+    them. All else is for :func:`~leakgauge.core.share`: ``defenses``, ``reveal`` (what the attack knows beyond the signal) and ``seed``.
 
     >>> from leakgauge import testing
     >>> from leakgauge.channels import Gradient
@@ -200,7 +197,7 @@ def evaluate_table(
             raise BadInput(
                 f"evaluate_table needs at least as many public rows as private ones, got {len(public)} for {len(x)}"
             )
-    seen = observe(victim, channel, x, y, defenses=defenses, reveal=reveal, seed=seed)
+    seen, seed = observe(victim, channel, x, y, **sent), sent.get("seed", 0)
     attack = tables() if attack is None else attack
     found = attack(victim, seen, seed=seed)
     truths = space.decode(x).cpu()
@@ -233,13 +230,13 @@ def evaluate_table(
 def _guesses(space: Table, count: int, public: Tensor | None, seed: int) -> dict[str, Tensor]:
     """Rows that anyone could guess without the update."""
     rng = torch.Generator().manual_seed(seed)
-    scaled = space.typical().expand(count, -1)
+    own = {"means of the columns": space.typical().expand(count, -1), "drawn by the columns": space.draw(count, rng)}
     if public is None:
-        return {"means of the columns": scaled, "drawn evenly": space.decode(space.start(count, rng))}
+        return own
     categories = torch.tensor([isinstance(column, Category) for column in space.columns])
     typical = typical_row(public.double(), categories).expand(count, -1)
     drawn = public.double()[torch.randperm(len(public), generator=rng)[:count]]
-    return {"means of the columns": scaled, "typical row": typical, "drawn rows": drawn}
+    return {**own, "typical row": typical, "drawn rows": drawn}
 
 
 def _scored(x: Tensor, truth: Tensor, space: Table) -> TableScores:

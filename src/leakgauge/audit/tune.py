@@ -43,11 +43,7 @@ class OneOf:
 
 Space = Mapping[str, LogUniform | OneOf]
 
-PAPER: Space = {
-    "tv": LogUniform(1e-6, 1e-1),
-    "statistics": OneOf((0.0, 1e-4, 1e-2)),
-    "lr": LogUniform(1e-4, 1e2),
-}
+PAPER: Space = {"tv": LogUniform(1e-6, 1e-1), "statistics": OneOf((0.0, 1e-4, 1e-2)), "lr": LogUniform(1e-4, 1e2)}
 """λ_TV, λ_BN and η of the paper's appendix A.1; the image is a fourth choice where several are given."""
 
 
@@ -77,11 +73,6 @@ class Tuned:
     best: Trial
     trials: tuple[Trial, ...]
     oracle: bool
-
-    def tuned_case(self) -> Case:
-        """The case with the settings that were found."""
-        options = {**self.case.options, **self.best.options}
-        return replace(self.case, name="", options=options, first=self.best.first)
 
 
 def tune(

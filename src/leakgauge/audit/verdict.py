@@ -144,10 +144,7 @@ REDUCED = tuple(
 )
 """The same for images of more than 64 pixels a side, averaged down to at most that: near the size that the thresholds were frozen at.
 LPIPS is not measured there. At 224×224 grain alone fails the checks above on pictures that are plain to everyone."""
-GLIMPSED = (
-    Check("ssim", 0.05, above="null"),
-    Check("psnr", 1.0, above="null"),
-)
+GLIMPSED = (Check("ssim", 0.05, above="null"), Check("psnr", 1.0, above="null"))
 OUTLINED = (
     Check("layout", 0.45, above="zero"),
     Check("layout", 0.2, above="null"),
@@ -156,10 +153,7 @@ OUTLINED = (
 """What stands where can be plain in a picture that is so grainy or saturated that the null run's grey one has the higher SSIM.
 These count only where there were enough other images to tell the layout from. The first is the correlation that at most 1 % of wrong
 images reached on the same two classifiers (``freeze_layout.py``); the second is a margin by choice."""
-SCRAMBLED = (
-    Check("pieces_lead", 0.05, above="zero"),
-    Check("pieces_lead", 0.05, above="null"),
-)
+SCRAMBLED = (Check("pieces_lead", 0.05, above="zero"), Check("pieces_lead", 0.05, above="null"))
 """Patches of a vision transformer that are all there, in another order. A picture that shows nothing fits the original better than any
 other of M images with a chance of 1 / M; the margins are choices. Like ``OUTLINED`` these count only where they were measured."""
 SERIES_RECONSTRUCTED = (
@@ -170,10 +164,7 @@ SERIES_RECONSTRUCTED = (
     Check("reid", 1, above="zero"),
 )
 """Of series. The margins are choices; nobody was asked whether they recognise a person's curve."""
-SERIES_GLIMPSED = (
-    Check("correlation", 0.5, above="zero"),
-    Check("correlation", 0.2, above="null"),
-)
+SERIES_GLIMPSED = (Check("correlation", 0.5, above="zero"), Check("correlation", 0.2, above="null"))
 STRUCTURE = ("ssim", "ssim_reduced", "correlation", "reid")
 """Metrics of ``RECONSTRUCTED`` that suffice for a glimpse. A picture whose parts are right but stand in each other's place (patches of a
 vision transformer whose positions tell little), or that is off in brightness, can be no closer to the truth in PSNR than a grey one."""

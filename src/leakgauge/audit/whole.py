@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from leakgauge.audit import evidence, records
 from leakgauge.audit.case import Case, accepted_options
@@ -21,10 +20,11 @@ from leakgauge.audit.pace import Pace
 from leakgauge.audit.phrasing import duration, few, plural
 from leakgauge.audit.plan import FILE, Plan, save
 from leakgauge.audit.planner import Planner, ends
-from leakgauge.audit.questions import Question, answers, defense_records, defenses, properties, split, training
+from leakgauge.audit.questions import Question, answers, defense_records, defenses, properties, split_records, training
 from leakgauge.audit.questions.answers import Answer
 from leakgauge.audit.questions.defense_records import DefenseRecord
-from leakgauge.audit.questions.split import DECODER, FEATURES, CutRecord, ScanRun
+from leakgauge.audit.questions.split import FEATURES, ScanRun
+from leakgauge.audit.questions.split_records import DECODER, CutRecord
 from leakgauge.audit.questions.training import train, trained
 from leakgauge.audit.questions.updates import Explanation, explain, same_work
 from leakgauge.audit.records import Record
@@ -45,27 +45,17 @@ MEASURED = (
     records.FILE,
     answers.FILE,
     training.FILE,
-    split.PLAN,
-    split.FILE,
-    split.CONCLUSION,
+    split_records.PLAN,
+    split_records.FILE,
+    split_records.CONCLUSION,
     defense_records.FILE,
     properties.FILE,
 )
 """What an audit measures into its folder, pictures aside."""
 
 
-class Watcher(Protocol):
-    """Follows an audit. ``done`` counts parts of the question, also fractions of one."""
-
-    def planning(self, question: Question) -> None: ...
-    def planned(self, estimates: Mapping[str, float]) -> None: ...
-    def started(self, question: Question, parts: int) -> None: ...
-    def moved(self, question: Question, done: float, said: str) -> None: ...
-    def ended(self, answer: Answer) -> None: ...
-
-
-class Unwatched:
-    """Nobody looks."""
+class Watcher:
+    """Follows an audit; this one does not look. ``done`` counts parts of the question, also fractions of one."""
 
     def planning(self, question: Question) -> None: ...
     def planned(self, estimates: Mapping[str, float]) -> None: ...
@@ -112,7 +102,7 @@ def conduct(
 
     The caller is the only writer of the folder (:func:`leakgauge.audit.files.sole_writer`).
     """
-    watcher = Unwatched() if watcher is None else watcher
+    watcher = Watcher() if watcher is None else watcher
     for left in (*folder.glob(DRAFTS), *folder.glob(f"{PICTURES}/{DRAFTS}")):
         left.unlink(missing_ok=True)  # a killed process left it half-written; it never counted
     if isinstance(asked, Plan):
@@ -134,8 +124,12 @@ def conduct(
 def _check_together(plan: Plan, folder: Path) -> None:
     """Refuses a folder whose files are of different runs: what is on record must be what was planned."""
     apart = "and {other} are not of one run; start another audit with another --out"
-    if "split" in plan.questions and split.exists(folder) and split.read_plan(folder).case != plan.request.split:
-        raise BadInput(f"{folder / FILE} {apart.format(other=split.PLAN)}")
+    if (
+        "split" in plan.questions
+        and split_records.exists(folder)
+        and split_records.read_plan(folder).case != plan.request.split
+    ):
+        raise BadInput(f"{folder / FILE} {apart.format(other=split_records.PLAN)}")
     found = [(record.key, record.case.key(), records.FILE) for record in records.STORE.read_if_there(folder)]
     found += [
         (record.key, record.trial.key(), defense_records.FILE) for record in defense_records.STORE.read_if_there(folder)
@@ -188,19 +182,6 @@ def explained(folder: Path, plan: Plan, *, models: Mapping[str, str] | None = No
     return made
 
 
-def run(
-    plan: Plan,
-    *,
-    folder: Path,
-    load: Load,
-    watcher: Watcher | None = None,
-    map: CaseMap | None = None,
-    until: float = math.inf,
-) -> dict[Question, Answer]:
-    """As :func:`carry_out`, for a plan that stays as it is."""
-    return carry_out(plan, folder=folder, load=load, watcher=watcher, map=map, until=until)[1]
-
-
 def carry_out(
     plan: Plan,
     *,
@@ -218,7 +199,7 @@ def carry_out(
     elsewhere. After the time ``until`` (perf_counter) nothing begins; what was left out is named. Time that is left before that is
     given to further steps and to what was left out, where the ``planner`` of the plan is at hand.
     """
-    this = _Run(plan, folder, load, Unwatched() if watcher is None else watcher, map, until)
+    this = _Run(plan, folder, load, Watcher() if watcher is None else watcher, map, until)
     if planner is not None and until < math.inf and "updates" in plan.questions and plan.request.effort.steps is None:
         this.pace = Pace(planner, folder, partial(_one_more, this), elsewhere=map is not None)
     known = answers.read(folder)
@@ -354,11 +335,11 @@ def _training(run: _Run) -> None:
 
 
 def _split(run: _Run) -> None:
-    plan = split.read_plan(run.folder)
+    plan = split_records.read_plan(run.folder)
     run.watcher.started("split", len(plan.cuts))
-    if split.read_conclusion(run.folder) is not None:
+    if split_records.read_conclusion(run.folder) is not None:
         return
-    done = sum(1 for record in split.read(run.folder) if record.attack != DECODER)
+    done = sum(1 for record in split_records.read(run.folder) if record.attack != DECODER)
 
     def on_record(record: CutRecord) -> None:
         nonlocal done
@@ -379,13 +360,7 @@ def _defenses(run: _Run) -> None:
         run.watcher.moved("defenses", done, " + ".join(record.defenses) or "no defense")
 
     found = defenses.run_trials(
-        trials,
-        load=run.load,
-        folder=run.folder,
-        resume=True,
-        skip_pointless=True,
-        until=run.until,
-        on_record=on_record,
+        trials, load=run.load, folder=run.folder, resume=True, skip_pointless=True, until=run.until, on_record=on_record
     )
     if len(found) < len(trials) and not defenses.pointless(found[0]):
         raise _TimeIsOver(f"{len(trials) - len(found)} of {plural(len(trials), 'trial')} were not run")

@@ -6,6 +6,7 @@ from leakgauge.channels.epochs import ShuffledFedAvg as ShuffledFedAvg
 from leakgauge.channels.features import Features as Features
 from leakgauge.channels.fedavg import FedAvg as FedAvg
 from leakgauge.channels.gradient import Gradient as Gradient
+from leakgauge.channels.mixup import InstaHide as InstaHide
 from leakgauge.channels.mixup import MixUp as MixUp
 from leakgauge.channels.optimizers import SGD as SGD
 from leakgauge.channels.optimizers import Adam as Adam
@@ -30,4 +31,5 @@ CHANNELS: dict[str, type[Channel]] = {
     "precode": Precode,
     "transformed": Transformed,
     "mixup": MixUp,
+    "instahide": InstaHide,
 }

@@ -29,16 +29,25 @@ class Aggregate:
     holds. It does not know which client holds which sample, nor what a single client sent. In eval mode the aggregate of
     gradients is the gradient of one large batch; in train mode each client has its own batch statistics.
 
+    Clients in ``dropped`` drop out before their update is added: n counts the samples of the others. The server knows who answered. If it
+    gets two sums of one round, with and without a client that was only late, their difference is that client's update
+    (:func:`~leakgauge.measures.participation.unmix`), which is why protocols mask twice.
+
     Ref: Bonawitz et al. 2017, section 1 — the server learns the sum of the updates alone
     Ref: McMahan et al. 2017, Algorithm 1 — weights n_k/n
     """
 
     clients: int = 2
     of: Channel = field(default_factory=Gradient)
+    dropped: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.clients < 1:
             raise BadInput(f"Aggregate needs at least 1 client, got {self.clients}")
+        if not set(self.dropped) < set(range(self.clients)):
+            raise BadInput(
+                f"Aggregate can lose some of its clients 0 to {self.clients - 1}, but not all, got dropped={self.dropped}"
+            )
         if isinstance(self.of, PerSample):
             raise BadInput(
                 f"Aggregate adds updates, but {self.of!r} sends one message per sample; use an update channel"
@@ -71,7 +80,7 @@ class Aggregate:
 
     def is_gradient(self, mode: Mode, /) -> bool:
         """In eval mode, where no sample changes the gradient of another, or with a single client."""
-        return is_gradient(self.of, mode) and (mode == "eval" or self.clients == 1)
+        return is_gradient(self.of, mode) and not self.dropped and (mode == "eval" or self.clients == 1)
 
     def batch_sizes(self) -> range:
         """At least one sample for each client."""
@@ -83,13 +92,15 @@ class Aggregate:
                 f"Aggregate needs a sample for each of its {self.clients} clients, got {len(x)}; enlarge the batch"
             )
         mean: dict[str, Tensor] = {}
-        for k in range(self.clients):
-            rows = torch.arange(k, len(x), self.clients, device=x.device)
+        held = {k: torch.arange(k, len(x), self.clients, device=x.device) for k in range(self.clients)}
+        present = {k: rows for k, rows in held.items() if k not in self.dropped}
+        total = sum(map(len, present.values()))
+        for k, rows in present.items():
             mine = of_samples(y, rows, samples=len(x))
             for name, value in sent(reseed(self.of, k), x[rows], mine).items():
                 if not value.is_floating_point():
                     mean.setdefault(name, value)
                     continue
-                part = len(rows) / len(x) * value
+                part = len(rows) / total * value
                 mean[name] = mean[name] + part if name in mean else part
         return mean

@@ -75,7 +75,7 @@ def require_no_decay(channel: Channel) -> None:
     """Refuses a signal in which weight decay moved every weight, for attacks that ask which weights moved."""
     if is_weight_update(channel) and getattr(optimizer_of(channel), "weight_decay", 0.0):
         raise Inapplicable(
-            "weight decay moved every weight, so the rows that the data moved cannot be told from the others"
+            "weight decay moved every weight, so the rows that the data moved cannot be distinguished from the others"
         )
 
 

@@ -69,44 +69,46 @@ class Adam:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _require_betas(self)
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise BadInput(f"{type(self).__name__} needs {name} in [0, 1), got {getattr(self, name)}")
+        if not self.eps > 0:
+            raise BadInput(f"{type(self).__name__} needs a positive eps, got {self.eps}")
         _require_decay(self)
 
     def __call__(
         self, value: Tensor, gradient: Tensor, moments: Moments, /, *, lr: float, number: int, softness: float = 0.0
     ) -> tuple[Tensor, Moments]:
         slope = gradient + self.weight_decay * value if self.weight_decay else gradient
-        direction, moments = _adam_direction(self, slope, moments, number, softness)
+        direction, moments = self.direction(slope, moments, number, softness)
         return value - lr * direction, moments
 
-    def smooth(self) -> SmoothAdam:
-        return SmoothAdam(self)
+    def direction(self, slope: Tensor, moments: Moments, number: int, softness: float) -> tuple[Tensor, Moments]:
+        """m̂/(√v̂ + ε), softened as in :class:`SmoothAdam`."""
+        mean, square = moments or (torch.zeros_like(slope), torch.zeros_like(slope))
+        mean = self.beta1 * mean + (1 - self.beta1) * slope
+        square = self.beta2 * square + (1 - self.beta2) * slope.square()
+        unbiased = square / (1 - self.beta2**number)
+        size = _root(unbiased) + self.eps
+        if softness:
+            size = size + softness * _root(unbiased.mean())
+        return mean / (1 - self.beta1**number) / size, (mean, square)
 
 
 @dataclass(frozen=True)
-class AdamW:
+class AdamW(Adam):
     """θ ← (1 − η·λ)·θ − η·m̂/(√v̂ + ε): ``torch.optim.AdamW``, where ``weight_decay`` λ does not pass through the means.
 
     Ref: Loshchilov and Hutter 2019, Algorithm 2 — AdamW
     """
 
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
     weight_decay: float = 0.01
-
-    def __post_init__(self) -> None:
-        _require_betas(self)
-        _require_decay(self)
 
     def __call__(
         self, value: Tensor, gradient: Tensor, moments: Moments, /, *, lr: float, number: int, softness: float = 0.0
     ) -> tuple[Tensor, Moments]:
-        direction, moments = _adam_direction(self, gradient, moments, number, softness)
+        direction, moments = self.direction(gradient, moments, number, softness)
         return (1 - lr * self.weight_decay) * value - lr * direction, moments
-
-    def smooth(self) -> SmoothAdam:
-        return SmoothAdam(self)
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ class SmoothAdam:
     0.61 through plain SGD and 0.79 through this one with s = 3 (three steps: 0.43, 0.57 and 0.84).
     """
 
-    of: Adam | AdamW
+    of: Adam
     softness: float = 3.0
 
     def __call__(
@@ -127,25 +129,12 @@ class SmoothAdam:
         return self.of(value, gradient, moments, lr=lr, number=number, softness=self.softness)
 
 
-OPTIMIZERS: dict[str, type[SGD] | type[Adam] | type[AdamW]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+OPTIMIZERS: dict[str, type[SGD] | type[Adam]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 
 
 def smooth(optimizer: Optimizer) -> Optimizer:
     """The optimiser with a derivative that a search can follow: itself, unless it is a kind of Adam."""
-    return optimizer.smooth() if isinstance(optimizer, Adam | AdamW) else optimizer
-
-
-def _adam_direction(
-    of: Adam | AdamW, slope: Tensor, moments: Moments, number: int, softness: float
-) -> tuple[Tensor, Moments]:
-    mean, square = moments or (torch.zeros_like(slope), torch.zeros_like(slope))
-    mean = of.beta1 * mean + (1 - of.beta1) * slope
-    square = of.beta2 * square + (1 - of.beta2) * slope.square()
-    unbiased = square / (1 - of.beta2**number)
-    size = _root(unbiased) + of.eps
-    if softness:
-        size = size + softness * _root(unbiased.mean())
-    return mean / (1 - of.beta1**number) / size, (mean, square)
+    return SmoothAdam(optimizer) if isinstance(optimizer, Adam) else optimizer
 
 
 def _root(square: Tensor) -> Tensor:
@@ -154,14 +143,6 @@ def _root(square: Tensor) -> Tensor:
     return torch.where(moved, torch.where(moved, square, 1.0).sqrt(), 0.0)
 
 
-def _require_betas(of: Adam | AdamW) -> None:
-    for name in ("beta1", "beta2"):
-        if not 0 <= getattr(of, name) < 1:
-            raise BadInput(f"{type(of).__name__} needs {name} in [0, 1), got {getattr(of, name)}")
-    if not of.eps > 0:
-        raise BadInput(f"{type(of).__name__} needs a positive eps, got {of.eps}")
-
-
-def _require_decay(of: SGD | Adam | AdamW) -> None:
+def _require_decay(of: SGD | Adam) -> None:
     if not of.weight_decay >= 0:
         raise BadInput(f"{type(of).__name__} needs a weight decay of at least 0, got {of.weight_decay}")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from leakgauge.channels.gradient import Gradient, gradient
 from leakgauge.channels.soteria import head_of, input_of
-from leakgauge.core import Channel, Defense, Mode, Signal, Targets, Victim
+from leakgauge.core import Channel, Defense, Signal, Targets, Victim
 from leakgauge.core.examples import example
 from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import BadInput, Inapplicable
@@ -48,12 +48,13 @@ class Precode:
 
     Client and server agree on the changed model (:meth:`changed`). ε comes from ``seed``, which only the client knows. An adversary who
     does not know the defense replays ε = 0. One who does reads ε from the update of one sample: the gradients of both linear layers are
-    outer products δ·rᵀ and δ'·zᵀ, their biases' are δ and δ', hence r and z, and ε = (z − μ(r)) / σ(r). That is ``noise``.
+    outer products δ·rᵀ and δ'·zᵀ, their biases' are δ and δ', hence r and z, and ε = (z − μ(r)) / σ(r). That is ``noise``. Of a batch
+    it searches ε with the samples.
 
     Deviations: without the paper's Kullback-Leibler term, whose weight is 0.001. The bottleneck is untrained unless the model holds one.
 
     Ref: Scheliga et al. 2022, PRECODE — a variational bottleneck between features and classifier
-    Ref: Balunović et al. 2022, breaking existing defenses — the adversary solves for what was sampled
+    Ref: Balunović et al. 2022, breaking existing defenses — the adversary solves for what was sampled, or searches it
     """
 
     width: int = 64
@@ -84,8 +85,10 @@ class Precode:
         if name is None:
             raise BadInput("Precode needs a model with its bottleneck; give it Precode(…).changed(victim)")
         buffers = victim.buffers()
-        buffers[f"{name}.noise"] = self._drawn(buffers[f"{name}.noise"], len(x))
-        return gradient(victim, x, y, parameters=victim.parameters(), buffers=buffers)
+        drawn = self._drawn(buffers[f"{name}.noise"], len(x))
+        if self.unknowns and isinstance(y, Tensor) and y.is_floating_point():
+            y, drawn = y[:, : -self.unknowns], y[:, -self.unknowns :]
+        return gradient(victim, x, y, parameters=victim.parameters(), buffers={**buffers, f"{name}.noise": drawn})
 
     def _drawn(self, like: Tensor, samples: int) -> Tensor:
         """ε, (samples or 1, width)."""
@@ -96,9 +99,10 @@ class Precode:
         rng = torch.Generator().manual_seed(self.seed)
         return torch.randn(samples, like.shape[1], generator=rng).to(like)
 
-    def is_gradient(self, mode: Mode, /) -> bool:
-        """Never of the model as it is: ε is no part of it."""
-        return False
+    @property
+    def unknowns(self) -> int:
+        """Numbers per sample that an adversary has to search: ε, unless it was drawn or read."""
+        return self.width if self.seed is None and not self.noise else 0
 
     def reseed(self, number: int, /) -> Precode:
         """The same with its own noise."""
@@ -113,7 +117,7 @@ class Precode:
         return Gradient()
 
     def known(self, victim: Victim, sent: Signal, /) -> tuple[Channel, tuple[Defense, ...]]:
-        """The same with ε as it can be read from ``sent``, or with ε = 0 where it holds several samples."""
+        """The same with ε as it can be read from ``sent``; where it holds several samples, ε is searched with them."""
         return replace(self, seed=None, noise=tuple(_solved(victim, sent))), ()
 
 

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from leakgauge.channels.facts import is_gradient, is_weight_update, optimizer_of, reseed
 from leakgauge.channels.optimizers import SGD
-from leakgauge.core import (
-    Assumption,
-    Channel,
-    Defense,
-    Loss,
-    Observation,
-    Reveal,
-    Size,
-    Targets,
-    Victim,
-    share,
-)
+from leakgauge.core import Assumption, Channel, Loss, Observation, Sent, Targets, Victim, share
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.randomness import own_stream
 from leakgauge.core.running import deep_copy
@@ -130,30 +119,18 @@ def _length(seen: Observation) -> float:
     return length
 
 
+def client_in_round(number: int) -> str:
+    """The stream that a client's draws in a round come from."""
+    return f"client in round {number}"
+
+
 @checked
 @plain_defaults()
-def share_rounds(
-    victims: Sequence[Victim],
-    channel: Channel,
-    x: Tensor,
-    y: Targets,
-    *,
-    defenses: Sequence[Defense] = (),
-    reveal: Sequence[Reveal] = (Size(),),
-    seed: int = 0,
-) -> Rounds:
+def share_rounds(victims: Sequence[Victim], channel: Channel, x: Tensor, y: Targets, **sent: Unpack[Sent]) -> Rounds:
     """:func:`~leakgauge.core.share` of one batch in several rounds, at the weights of each of ``victims``; each draws its own noise."""
+    seed = sent.get("seed", 0)
     seen = [
-        share(
-            victim,
-            reseed(channel, number),
-            x,
-            y,
-            defenses=defenses,
-            reveal=reveal,
-            seed=seed,
-            secret=own_stream(seed, f"client in round {number}"),
-        )
+        share(victim, reseed(channel, number), x, y, **sent, secret=own_stream(seed, client_in_round(number)))
         for number, victim in enumerate(victims)
     ]
     return Rounds(tuple(victims), tuple(seen))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -129,59 +130,24 @@ class ScaleApart(TorchFunctionMode):
         return func(*args, **(kwargs or {})) if apart is None else apart(*args, **(kwargs or {}))
 
 
-def _layer_norm(
-    input: Tensor,
-    normalized_shape: Any,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    cudnn_enable: bool = True,
-) -> Tensor:
-    normal = F.layer_norm(input, normalized_shape, None, None, eps)
-    normal = normal if weight is None else normal * weight
-    return normal if bias is None else normal + bias
+def _apart(norm: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``norm`` with its weight and bias applied after it, along the last dimensions of layer norm and the channels of the others."""
+    form = inspect.signature(norm)
+
+    def apart(*args: Any, cudnn_enable: bool = True, **kwargs: Any) -> Tensor:
+        given = form.bind(*args[: len(form.parameters)], **kwargs)
+        weight, bias = (given.arguments.pop(name, None) for name in ("weight", "bias"))
+        normal = norm(*given.args, **given.kwargs)
+        shape = (-1, *[1] * (normal.dim() - 2))
+        weight, bias = (one if one is None or norm is F.layer_norm else one.view(shape) for one in (weight, bias))
+        normal = normal if weight is None else normal * weight
+        return normal if bias is None else normal + bias
+
+    return apart
 
 
-def _batch_norm(
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    normal = F.batch_norm(input, running_mean, running_var, None, None, training, momentum, eps)
-    return _scale_channels(normal, weight, bias)
-
-
-def _instance_norm(
-    input: Tensor,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    normal = F.instance_norm(input, running_mean, running_var, None, None, use_input_stats, momentum, eps)
-    return _scale_channels(normal, weight, bias)
-
-
-def _scale_channels(normal: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    shape = (-1, *[1] * (normal.dim() - 2))
-    normal = normal if weight is None else normal * weight.view(shape)
-    return normal if bias is None else normal + bias.view(shape)
-
-
-_APART = {
-    F.layer_norm: _layer_norm,
-    torch.layer_norm: _layer_norm,
-    F.batch_norm: _batch_norm,
-    F.instance_norm: _instance_norm,
-}
+_APART = {norm: _apart(norm) for norm in (F.layer_norm, F.batch_norm, F.instance_norm)}
+_APART[torch.layer_norm] = _APART[F.layer_norm]  # which takes one argument more
 
 
 def refuse_once_only(model: nn.Module) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
@@ -37,8 +38,8 @@ COMMANDS: Mapping[str, Sequence[Callable[[Any], int]]] = {
 """What each command does, a function of its options, by the heading in ``--help``."""
 PANELS = ("Model and data", "Threat", "Captured update", "Cuts", "Effort", "Options", "CI", "Run")
 """Headings in the help of a command, in this order."""
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
+INTERRUPTED, CLOSED_PIPE = 130, 141
+"""Exit codes after Ctrl-C, and where nobody reads what is printed any more, as after ``leakgauge list | head``."""
 UsageError: Any = typer.BadParameter.__base__
 """What the parser raises: click's own class, or that of the copy of click inside newer versions of typer."""
 SUGGESTS = not UsageError.__module__.startswith("typer.")
@@ -189,6 +190,8 @@ def main() -> NoReturn:
     except CannotWrite as trouble:
         complain(f"cannot write {trouble.filename} ({trouble.strerror}); finished work is kept, {_remedy(trouble)}")
         sys.exit(2)
+    except BrokenPipeError:
+        _end_quietly()
     except OSError as trouble:  # a file that is not ours: the model's or the data's
         complain(
             f"cannot use {trouble.filename or 'a file or a connection'} ({trouble.strerror or trouble}); make it available"
@@ -199,9 +202,17 @@ def main() -> NoReturn:
         complain("this is a defect of leakgauge; please report it with the lines above, which hold no data")
         sys.exit(1)
     except BaseException as ended:  # noqa: BLE001 - not ours: a command ends with a code
+        if isinstance(ended.__context__, BrokenPipeError):  # what rich makes of it
+            _end_quietly()
         complain(f"the model's code ended the program ({one_line(ended)}) before there was a verdict; remove that call")
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _end_quietly() -> NoReturn:
+    """Ends a command whose output nobody reads; what Python still has to write at its end goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(CLOSED_PIPE)
 
 
 def _remedy(trouble: OSError) -> str:

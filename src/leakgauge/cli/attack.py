@@ -145,10 +145,10 @@ def shown_progress(screen: Console, name: str) -> Iterator[None]:
 
 
 def _attack(options: AttackOptions, case: Case) -> int:
-    from leakgauge.audit.bracket import brackets
     from leakgauge.audit.run import run_all
     from leakgauge.audit.session import Session, keep_evidence
     from leakgauge.audit.wording import certificates, identifiable, labels_of
+    from leakgauge.audit.wording.bracket import brackets
     from leakgauge.cli.screen import verdict_table
     from leakgauge.integrations.setups import find
     from leakgauge.report import page

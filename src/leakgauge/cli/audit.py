@@ -166,7 +166,7 @@ def _map(options: AuditOptions) -> CaseMap | None:
         return cluster
     if options.workers == 1:
         return None
-    from leakgauge.audit.run import Processes
+    from leakgauge.audit.processes import Processes
 
     return Processes(options.workers)
 
@@ -174,17 +174,19 @@ def _map(options: AuditOptions) -> CaseMap | None:
 def _conclude(options: AuditOptions, ready: Plan, ended: dict[Question, Answer], screen: Console) -> int:
     from leakgauge.audit import records, whole
     from leakgauge.audit.advice import to_do_as_text
-    from leakgauge.audit.bracket import brackets
     from leakgauge.audit.questions import defense_records as defenses
-    from leakgauge.audit.questions import split, training
+    from leakgauge.audit.questions import split_records, training
     from leakgauge.audit.wording import explanation, flipping
+    from leakgauge.audit.wording.bracket import brackets
     from leakgauge.cli.screen import verdict_table
     from leakgauge.integrations.in_memory import Run
     from leakgauge.integrations.setups import smaller
 
     folder = options.folder
     run = Run(folder)
-    nothing = not any((folder / name).exists() for name in (records.FILE, training.FILE, split.FILE, defenses.FILE))
+    nothing = not any(
+        (folder / name).exists() for name in (records.FILE, training.FILE, split_records.FILE, defenses.FILE)
+    )
     for question, answer in ended.items():
         if nothing and answer.status == "failed":
             why = " ".join(answer.reason.split())

@@ -34,8 +34,8 @@ class InspectOptions(ModelAndData, Served):
 def inspect(options: InspectOptions) -> int:
     """Check a model that a server sent: would it isolate single samples of your batch in the update? Exit with 3 if so.
 
-    The gradient of every sample is computed on your own images, in eval and in train mode where they differ; nothing is attacked. A
-    model whose gradient cannot be computed is not cleared. Use --server to see how a malicious server's model looks.
+    The gradient of every sample is computed on your own images, in eval and in train mode where they differ; nothing is attacked. If its
+    gradient cannot be computed, the model is not cleared. Use --server to see how a malicious server's model looks.
     """
     from leakgauge.audit.session import check_fits, modes_differ, set_up
     from leakgauge.channels import Gradient

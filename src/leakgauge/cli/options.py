@@ -27,7 +27,7 @@ ASKED = "asked.json"
 DEFAULT_BUDGET = "10m"
 """For a user's own model, where nobody knows yet how long a step takes."""
 NOT_MEASURED = frozenset(
-    {
+    [
         "out",
         "export",
         "resume",
@@ -41,7 +41,7 @@ NOT_MEASURED = frozenset(
         "markdown",
         "watch",
         "port",
-    }
+    ]
 )
 """Options that change how a run is done, shown and judged, but not what it measures."""
 

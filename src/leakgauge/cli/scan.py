@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -16,7 +17,9 @@ from leakgauge.cli.terminal import shown
 from leakgauge.errors import BadInput, Inapplicable
 
 if TYPE_CHECKING:
-    from leakgauge.audit.questions.split import Conclusion, CutRecord, ScanPlan, ScanRun
+    from leakgauge.audit.questions.split import ScanRun
+    from leakgauge.audit.questions.split_records import Conclusion, CutRecord, ScanPlan
+    from leakgauge.core import Victim
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +66,7 @@ def scan(options: ScanOptions) -> int:
     block. The adversary learns from four fifths of the data; the rest is attacked.
     """
     from leakgauge.audit import evidence
-    from leakgauge.audit.questions import split as store
+    from leakgauge.audit.questions import split_records as store
     from leakgauge.audit.questions.split import EPOCHS, FEATURES, Asked, ScanRun, plan_scan
     from leakgauge.audit.session import Session, keep_evidence
     from leakgauge.audit.timing import seconds_of
@@ -126,7 +129,7 @@ def refuse_export(folder: Path) -> None:
 def _run(run: ScanRun, options: ScanOptions) -> int:
     from leakgauge.audit.findings import Split, split_of
     from leakgauge.audit.gate import EXIT_CODE
-    from leakgauge.audit.questions.split import RIDGE
+    from leakgauge.audit.questions.split_records import RIDGE
     from leakgauge.audit.wording import on_split, split_notes
     from leakgauge.report import page
 
@@ -161,21 +164,21 @@ def _run(run: ScanRun, options: ScanOptions) -> int:
             screen.print(f"- {shown(note)}", soft_wrap=True, highlight=False)
     screen.print(f"report: {shown(path)}", soft_wrap=True)
     if options.export is not None:
-        screen.print(_exported(run, found, options.export), soft_wrap=True, highlight=False)
+        cut = run.names[0] if run.plan.named and len(run.names) == 1 else found.recommended
+        screen.print(exported(run.setup.victim, cut, options.export), soft_wrap=True, highlight=False)
     return EXIT_CODE if run.plan.require and not found.met else 0
 
 
-def _exported(run: ScanRun, found: Conclusion, folder: Path) -> str:
-    """Writes the halves at the one cut that was scanned or else at the recommended one, and says so."""
+def exported(victim: Victim, cut: str | None, folder: Path) -> str:
+    """Writes the halves at the cut and says so."""
     from leakgauge.split.export import export_halves
 
-    cut = run.names[0] if run.plan.named and len(run.names) == 1 else found.recommended
     if cut is None:
         raise BadInput(
             "no cut is recommended, so no halves were written; to write a cut all the same, name it alone with --cut"
         )
     try:
-        written = export_halves(run.setup.victim, cut, folder)
+        written = export_halves(victim, cut, folder)
     except Inapplicable as refusal:
         raise BadInput(f"the halves were not written: {refusal}") from refusal
     off = ", ".join(f"{kind} {error:.0e}" for kind, error in written.errors.items())
@@ -184,25 +187,28 @@ def _exported(run: ScanRun, found: Conclusion, folder: Path) -> str:
 
 def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> Table:
     from leakgauge.audit.phrasing import number
-    from leakgauge.audit.questions.split import DECODER, LEAST_SQUARES, RIDGE, strongest
+    from leakgauge.audit.questions.split_records import DECODER, LEAST_SQUARES, RIDGE, strongest
 
     table = Table(
         title="What the cloud could reconstruct at each cut",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),  # ten columns and the names of cuts fit into 80 characters
+        pad_edge=False,
         caption="regr., lst.sq., dec.: FVU of regression, least squares and decoder (0 is a perfect copy, 1 is nothing learned); "
-        f"bytes as {plan.numbers}, * more than the raw image; edge: share of parameters on the device",
+        f"bytes as {plan.numbers}, * more than the raw image; edge: share of parameters on the device; "
+        "attr.: AUC of a probe for images brighter than the median of their class",
     )
     table.add_column("cut", overflow="fold")
-    for column in ("bytes", "MFLOP", "edge", "regr.", "lst.sq.", "dec.", "re-id", "acc."):
+    for column in ("bytes", "MFLOP", "edge", "regr.", "lst.sq.", "dec.", "re-id", "acc.", "attr."):
         table.add_column(column, justify="right", no_wrap=True)
     for cut in plan.cuts:
         name = str(cut["name"])
         ridge = next((r for r in records if (r.cut, r.attack) == (name, RIDGE)), None)
-        computed = [r for r in records if (r.cut, r.attack) == (name, LEAST_SQUARES)]
-        decoded = [r for r in records if (r.cut, r.attack) == (name, DECODER)]
+        computed, decoded = (strongest(records, name, attack) for attack in (LEAST_SQUARES, DECODER))
         named = [r.reidentified for r in records if r.cut == name and r.reidentified == r.reidentified]  # NaN is not
         risk = ridge.risk if ridge is not None else {}
         if risk.get("refusal"):
-            table.add_row(shown(name), *[""] * 3, "refused", *[""] * 4)
+            table.add_row(shown(name), *[""] * 3, "refused", *[""] * 5)
             continue
         larger = "*" if cut["bytes"] > plan.raw_bytes else ""
         table.add_row(
@@ -210,11 +216,10 @@ def _table(plan: ScanPlan, records: Sequence[CutRecord], found: Conclusion) -> T
             f"{cut['bytes']}{larger}",
             number(cut["edge_flops"] / 1e6, 2),
             f"{cut['edge_share']:.0%}",
-            number(None if ridge is None else ridge.fvu, 3, missing=""),
-            number(strongest(computed, name) if computed else None, 3, missing=""),
-            number(strongest(decoded, name) if decoded else None, 3, missing=""),
+            *(number(None if one is None else one.fvu, 3, missing="") for one in (ridge, computed, decoded)),
             f"{max(named, default=0):.0%}",
             number(risk.get("accuracy"), 3, missing=""),
+            number(risk.get("attribute_auc"), 2, missing=""),
             style="bold green" if name == found.recommended else None,
         )
     return table

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -24,6 +23,8 @@ ONLY_IMAGES = ("require", "threshold", "epochs", "attack_budget", "every_cut", "
 MOST = 10
 """Prompts that are attacked."""
 NOISE = (0.1, 0.3, 1.0, 3.0, 10.0)
+GENIE = 16
+"""Places of each prompt that the genie is asked for: all of a short one, or its rate is of other tokens than that of the attack."""
 
 
 def scan_text(options: ScanOptions, setup: Setup) -> int:
@@ -31,9 +32,11 @@ def scan_text(options: ScanOptions, setup: Setup) -> int:
     from leakgauge.audit.files import write_whole
     from leakgauge.audit.prompt_record import prompt_facts, sent_as
     from leakgauge.audit.wording import on_prompts
+    from leakgauge.cli.scan import exported
     from leakgauge.report.page import FILE as REPORT
     from leakgauge.report.prompts_page import render
-    from leakgauge.split.prompts import DecoderBlocks, Protection, scan_prompts
+    from leakgauge.split.decoder import DecoderBlocks
+    from leakgauge.split.prompts import Protection, scan_prompts
 
     given = [f"--{name.replace('_', '-')}" for name in ONLY_IMAGES if name in options.given]
     if given:
@@ -65,7 +68,7 @@ def scan_text(options: ScanOptions, setup: Setup) -> int:
 
     rows = scan_prompts(
         setup.victim, prompts, _cuts(options.cut, blocks.name, len(blocks)), protections,
-        public=setup.images[:-test], genie=4, seed=options.seed, on_row=on_row,
+        public=setup.images[:-test], genie=GENIE, seed=options.seed, on_row=on_row,
     )  # fmt: skip
     lines = "".join(json.dumps(asdict(row)) + "\n" for row in rows)
     write_whole(options.folder / FILE, lines.encode())
@@ -76,19 +79,9 @@ def scan_text(options: ScanOptions, setup: Setup) -> int:
     write_whole(options.folder / REPORT, render(facts).encode())
     screen.print(f"report: {shown(options.folder / REPORT)}", soft_wrap=True)
     if options.export is not None:
-        screen.print(_exported(setup, blocks.cut_name(rows[0].cut if best is None else best.cut), options.export))
+        cut = blocks.cut_name(rows[0].cut if best is None else best.cut)
+        screen.print(exported(setup.victim, cut, options.export), soft_wrap=True, highlight=False)
     return 0
-
-
-def _exported(setup: Setup, cut: str, folder: Path) -> str:
-    from leakgauge.split.export import export_halves
-
-    try:
-        written = export_halves(setup.victim, cut, folder)
-    except Inapplicable as refusal:
-        raise BadInput(f"the halves were not written: {refusal}") from refusal
-    off = ", ".join(f"{kind} {error:.0e}" for kind, error in written.errors.items())
-    return shown(f"halves at {written.cut}: {folder} (together they are the model, up to {off} of its largest output)")
 
 
 def _cuts(named: Sequence[str], blocks: str, depth: int) -> list[int]:
@@ -107,7 +100,7 @@ def _cuts(named: Sequence[str], blocks: str, depth: int) -> list[int]:
 def _table(rows: Sequence[PromptRisk]) -> Table:
     table = Table(
         title="What the cloud could read of the prompts at each cut",
-        caption="genie: bound from above for noise, from one that knows all other tokens; kept: next tokens that the cloud still predicts",
+        caption="genie: bound from above, from one that knows all other tokens; kept: next tokens that the cloud still predicts",
     )
     for column in ("blocks", "sent", "tokens", "genie", "kept", "bytes", "MFLOP"):
         table.add_column(column, justify="right", no_wrap=True)

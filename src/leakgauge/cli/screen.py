@@ -12,11 +12,12 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from leakgauge.audit.phrasing import duration, metric, number, plural
+from leakgauge.audit.phrasing import duration, plural
 from leakgauge.audit.questions import QUESTIONS, Question
 from leakgauge.audit.questions.answers import Answer
 from leakgauge.audit.records import Record
-from leakgauge.audit.wording import result, server_of
+from leakgauge.audit.whole import Watcher
+from leakgauge.audit.wording import figures, result, server_of
 from leakgauge.cli.terminal import shown
 
 MARKS = {"answered": "[green]✓[/]", "refused": "[yellow]–[/]", "failed": "[red]✗[/]"}
@@ -31,8 +32,8 @@ LISTED = ("updates", "split", "defenses")
 """Questions with a line for each part where there is no terminal; a training has too many steps for that."""
 
 
-class AuditView:
-    """A live table on a terminal, plain lines elsewhere, nothing in quiet. A watcher of :func:`leakgauge.audit.whole.run`."""
+class AuditView(Watcher):
+    """A live table on a terminal, plain lines elsewhere, nothing in quiet."""
 
     def __init__(
         self, console: Console, questions: Sequence[Question], *, clock: Callable[[], float] = time.perf_counter
@@ -145,47 +146,13 @@ def attack_progress(screen: Console) -> Progress:
 def verdict_table(found: Sequence[Record]) -> Table:
     """The verdicts of cases, each with its scores beside those of the null run."""
     table = Table(title=f"What {server_of(found)} could reconstruct")
-    names = next((names for record in found if (names := _scores(record)[0])), ("PSNR", "null", "SSIM"))
+    rows = list(map(figures, found))
+    names = next(([name for name, _ in row] for row in rows if row), ("PSNR", "null", "SSIM"))
     for column in ("case", *names, "verdict"):
         table.add_column(column, overflow="fold")
-    for record in found:
-        scores = _scores(record)[1]
+    for record, row in zip(found, rows, strict=True):
         said = shown(result(record))
-        if record.outcome is not None and any(scores):
+        if record.outcome is not None and row:
             said = f"[{record.outcome.colour}]{record.outcome.label}[/]"
-        table.add_row(shown(record.case.name), *scores, said)
+        table.add_row(shown(record.case.name), *([value for _, value in row] or [""] * 3), said)
     return table
-
-
-Cells = tuple[str, str, str]
-
-
-def _scores(record: Record) -> tuple[Cells | tuple[()], Cells]:
-    """Names and values of what a case on images, series, rows or text is judged by; no names where it has no scores."""
-    if record.text is not None:
-        mine, null = ("–" if one is None else number(one, 2) for one in record.text.means("rouge1"))
-        return ("ROUGE-1", "null", "exact"), (
-            mine,
-            null,
-            f"{record.text.verdict.exact} of {record.text.verdict.sentences}",
-        )
-    if record.table is not None:
-        mine, null = (f"{100 * sum(side) / len(side):.0f} %" for side in (record.table.cells, record.table.null))
-        return ("cells right", "null", "exact"), (
-            mine,
-            null,
-            f"{record.table.verdict.exact} of {record.table.verdict.rows}",
-        )
-    if record.scores is None or record.null is None:
-        return (), ("", "", "")
-    if record.series is not None:
-        mine, null = (metric("correlation", one.mean("correlation")) for one in (record.scores, record.null))
-        return ("correlation", "null", "sMAPE"), (mine, null, f"{metric('smape', record.scores.mean('smape'))} %")
-    psnr, null = (metric("psnr", one.mean("psnr"), unit=True) for one in (record.scores, record.null))
-    spread = record.intervals.get("ssim")
-    restarts = (
-        ""
-        if spread is None
-        else f" ({spread.n} restarts: {metric('ssim', spread.low)} to {metric('ssim', spread.high)})"
-    )
-    return ("PSNR", "null", "SSIM"), (psnr, null, f"{metric('ssim', record.scores.mean('ssim'))}{restarts}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -239,6 +239,24 @@ class Adaptable(Protects, Protocol):
         ...
 
 
+@runtime_checkable
+class Encodes(Protocol):
+    """A channel as the adversary knows it, with samples that were mixed and given secret signs. A search finds the encoded ones first,
+    through :meth:`encodings`; those are ± the mixtures ``weights(n)`` · x of n samples."""
+
+    def encodings(self) -> Channel: ...
+    def weights(self, samples: int, /) -> Tensor: ...
+
+
+@runtime_checkable
+class HidesDraws(Protocol):
+    """A channel as the adversary knows it, with ``unknowns`` numbers drawn for each sample that are searched with it. It takes them behind
+    soft targets, as (batch, classes + unknowns)."""
+
+    @property
+    def unknowns(self) -> int: ...
+
+
 class Defense(Protocol):
     """Changes what leaves the device, and nothing else. Anything that changes how it is computed is a channel."""
 
@@ -464,6 +482,14 @@ def _refuse_private(images: Tensor, x: Tensor) -> None:
             )
 
 
+class Sent(TypedDict, total=False):
+    """Options of :func:`share` that other functions hand on to it."""
+
+    defenses: Sequence[Defense]
+    reveal: Sequence[Reveal]
+    seed: int
+
+
 @checked
 @plain_defaults()
 def share(
@@ -672,7 +698,7 @@ class Informed(Protocol):
 
 @runtime_checkable
 class Sampled(Protocol):
-    """An attack of many searches, whose cost is told from one of them."""
+    """An attack of many searches; one of them shows what they cost."""
 
     def sample(self) -> tuple[Attack, int]:
         """One search with as many steps, and how many there are."""

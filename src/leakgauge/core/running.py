@@ -72,7 +72,7 @@ def refuse_wrapped(model: nn.Module) -> None:
     if len(needed) > 1:
         raise BadInput(
             f"the victim's model needs {len(needed)} inputs ({', '.join(needed)}), but one is private and given here; wrap it in a "
-            "module whose forward takes that one and fills in the others"
+            "module that takes that one and fills in the others"
         )
     for name, value in chain(model.named_parameters(), model.named_buffers()):
         if value.layout is not torch.strided:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
@@ -48,9 +48,60 @@ MOST_VALUES = 1 << 28
 """Of one image: a gibibyte in 32 bits."""
 
 
+class _Scaled:
+    """What spaces of numbers share: the model sees ``(value - mean) / std``, channel by channel, and values are within ``bounds``."""
+
+    shape: tuple[int, ...]
+    bounds: tuple[float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def _refuse_scale(self) -> None:
+        name = type(self).__name__
+        if math.prod(self.shape) > MOST_VALUES:
+            raise BadInput(f"{name} needs at most {MOST_VALUES} values, got {self.shape}")
+        if not (math.isfinite(self.bounds[0]) and math.isfinite(self.bounds[1]) and self.bounds[0] < self.bounds[1]):
+            raise BadInput(f"{name} needs finite bounds (low, high) with low < high, got {self.bounds}")
+        for part, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (1, self.shape[0]):
+                raise BadInput(f"{name} needs 1 or {self.shape[0]} values of {part}, got {len(values)}")
+        if min(self.std) <= 0:
+            raise BadInput(f"{name} needs a positive std, got {self.std}")
+
+    def _affine(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        mean, std = (_constant(values, like.device, like.dtype) for values in (self.mean, self.std))
+        return (mean, std) if len(self.shape) == 3 else (mean[..., 0], std[..., 0])
+
+    def start(self, n: int, rng: torch.Generator) -> Tensor:
+        """Standard normal noise in model space, shape (n, *shape)."""
+        return torch.randn(n, *self.shape, generator=rng)
+
+    def encode(self, image: Tensor) -> Tensor:
+        """From values (within ``bounds``) to the model's input."""
+        mean, std = self._affine(image)
+        return (image - mean) / std
+
+    def values(self, x: Tensor) -> Tensor:
+        """From the model's input to values, also beyond ``bounds``."""
+        mean, std = self._affine(x)
+        return x * std + mean
+
+    def project(self, x: Tensor) -> Tensor:
+        """The nearest valid sample, in model space."""
+        mean, std = self._affine(x)
+        low, high = ((bound - mean) / std for bound in self.bounds)
+        return torch.minimum(torch.maximum(x, low), high)
+
+    def outside(self, x: Tensor) -> tuple[float, float] | None:
+        """The lowest and highest value of samples (model space) if they exceed ``bounds`` by more than rounding."""
+        low, high = (float(end) for end in self.values(x).aminmax())
+        slack = ROUNDING * (self.bounds[1] - self.bounds[0])
+        return (low, high) if low < self.bounds[0] - slack or high > self.bounds[1] + slack else None
+
+
 @checked
 @dataclass(frozen=True)
-class Pixels:
+class Pixels(_Scaled):
     """Images of ``shape`` = (channels, height, width). The model sees ``(image - mean) / std``.
 
     >>> space = Pixels((1, 2, 2), mean=(0.5,), std=(0.25,))
@@ -72,53 +123,22 @@ class Pixels:
                 channels, length = self.shape if len(self.shape) == 2 else (1, *self.shape)
                 hint = f"; for series give a Series({channels}, {length}), for columns of a table a Table"
             raise BadInput(f"Pixels needs a shape (channels, height, width) of positive sizes, got {self.shape}{hint}")
-        if math.prod(self.shape) > MOST_VALUES:
-            raise BadInput(f"Pixels needs images of at most {MOST_VALUES} values, got {self.shape}")
-        if self.bounds[0] >= self.bounds[1]:
-            raise BadInput(f"Pixels needs bounds (low, high) with low < high, got {self.bounds}")
-        for name, values in (("mean", self.mean), ("std", self.std)):
-            if len(values) not in (1, self.shape[0]):
-                raise BadInput(f"Pixels needs 1 or {self.shape[0]} values of {name}, got {len(values)}")
-        if min(self.std) <= 0:
-            raise BadInput(f"Pixels needs a positive std, got {self.std}")
-
-    def _affine(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        return _constant(self.mean, like.device, like.dtype), _constant(self.std, like.device, like.dtype)
-
-    def start(self, n: int, rng: torch.Generator) -> Tensor:
-        """Standard normal noise in model space, shape (n, *shape)."""
-        return torch.randn(n, *self.shape, generator=rng)
-
-    def encode(self, image: Tensor) -> Tensor:
-        """From image values (within ``bounds``) to the model's input."""
-        mean, std = self._affine(image)
-        return (image - mean) / std
+        self._refuse_scale()
 
     def decode(self, x: Tensor) -> Tensor:
         """From the model's input to an image in [0, 1], clipped."""
-        mean, std = self._affine(x)
         low, high = self.bounds
-        return ((x * std + mean - low) / (high - low)).clamp(0, 1)
+        return ((self.values(x) - low) / (high - low)).clamp(0, 1)
 
     def refuse_outside(self, x: Tensor) -> None:
         """Refuse samples (model space) that are no images: bytes as floats, or values normalised with another mean and std."""
-        mean, std = self._affine(x)
-        low, high = (float(end) for end in (x * std + mean).aminmax())
-        slack = ROUNDING * (self.bounds[1] - self.bounds[0])
-        if low < self.bounds[0] - slack or high > self.bounds[1] + slack:
-            kind = str(x.dtype).removeprefix("torch.")
-            refuse_range(low, high, kind=kind, source="the batch", bounds=self.bounds)
-
-    def project(self, x: Tensor) -> Tensor:
-        """The nearest valid image, in model space."""
-        mean, std = self._affine(x)
-        low, high = ((bound - mean) / std for bound in self.bounds)
-        return torch.minimum(torch.maximum(x, low), high)
+        if ends := self.outside(x):
+            refuse_range(*ends, kind=str(x.dtype).removeprefix("torch."), source="the batch", bounds=self.bounds)
 
 
 @checked
 @dataclass(frozen=True)
-class Series:
+class Series(_Scaled):
     """Series of ``length`` values in each of ``channels``, such as leads of an ECG or axes of a sensor. The model sees
     ``(value - mean) / std``, shape (channels, length). ``bounds`` are the values that can occur.
 
@@ -134,60 +154,27 @@ class Series:
     bounds: tuple[float, float] = (-1.0, 1.0)
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
+    shape: tuple[int, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("bounds", "mean", "std"):  # lists are welcome
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        object.__setattr__(self, "shape", (self.channels, self.length))
         if self.channels < 1 or self.length < 2:
             raise BadInput(
                 f"Series needs at least 1 channel and a length of at least 2, got {self.channels} and {self.length}"
             )
-        if math.prod(self.shape) > MOST_VALUES:
-            raise BadInput(f"Series needs at most {MOST_VALUES} values, got {self.shape}")
-        if not (math.isfinite(self.bounds[0]) and math.isfinite(self.bounds[1]) and self.bounds[0] < self.bounds[1]):
-            raise BadInput(f"Series needs finite bounds (low, high) with low < high, got {self.bounds}")
-        for name, values in (("mean", self.mean), ("std", self.std)):
-            if len(values) not in (1, self.channels):
-                raise BadInput(f"Series needs 1 or {self.channels} values of {name}, got {len(values)}")
-        if min(self.std) <= 0:
-            raise BadInput(f"Series needs a positive std, got {self.std}")
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.channels, self.length)
-
-    def _affine(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        mean, std = (_constant(values, like.device, like.dtype) for values in (self.mean, self.std))
-        return mean[..., 0], std[..., 0]
-
-    def start(self, n: int, rng: torch.Generator) -> Tensor:
-        """Standard normal noise in model space, shape (n, channels, length)."""
-        return torch.randn(n, *self.shape, generator=rng)
-
-    def encode(self, image: Tensor) -> Tensor:
-        """From values (..., channels, length) to the model's input."""
-        mean, std = self._affine(image)
-        return (image - mean) / std
+        self._refuse_scale()
 
     def decode(self, x: Tensor) -> Tensor:
         """From the model's input to values within ``bounds``."""
-        mean, std = self._affine(x)
-        return (x * std + mean).clamp(*self.bounds)
-
-    def project(self, x: Tensor) -> Tensor:
-        """The nearest values within ``bounds``, in model space."""
-        mean, std = self._affine(x)
-        low, high = ((bound - mean) / std for bound in self.bounds)
-        return torch.minimum(torch.maximum(x, low), high)
+        return self.values(x).clamp(*self.bounds)
 
     def refuse_outside(self, x: Tensor) -> None:
         """Refuse series (model space) whose values cannot occur: bounds are part of what the adversary knows."""
-        mean, std = self._affine(x)
-        low, high = (float(end) for end in (x * std + mean).aminmax())
-        slack = ROUNDING * (self.bounds[1] - self.bounds[0])
-        if low < self.bounds[0] - slack or high > self.bounds[1] + slack:
+        if ends := self.outside(x):
             raise BadInput(
-                f"the series hold values from {low:g} to {high:g}, but Series says that they are from {self.bounds[0]:g} to "
+                f"the series hold values from {ends[0]:g} to {ends[1]:g}, but Series says that they are from {self.bounds[0]:g} to "
                 f"{self.bounds[1]:g}; give it other bounds, or its mean and std if the series are normalised already"
             )
 

@@ -132,7 +132,8 @@ class Table:
         return tuple(slice(end - column.width, end) for end, column in zip(ends, self.columns, strict=True))
 
     @cached_property
-    def _scale(self) -> tuple[Tensor, Tensor]:
+    def scale(self) -> tuple[Tensor, Tensor]:
+        """Mean and std of each entry of the model's input."""
         mean, std = list[float](), list[float]()
         for column in self.columns:
             if isinstance(column, Number):
@@ -158,11 +159,11 @@ class Table:
 
     def _plain(self, x: Tensor) -> Tensor:
         """The model's input without mean and std."""
-        mean, std = (t.to(x) for t in self._scale)
+        mean, std = (t.to(x) for t in self.scale)
         return x * std + mean
 
     def _scaled(self, plain: Tensor) -> Tensor:
-        mean, std = (t.to(plain) for t in self._scale)
+        mean, std = (t.to(plain) for t in self.scale)
         return (plain - mean) / std
 
     def encode(self, image: Tensor) -> Tensor:
@@ -224,6 +225,22 @@ class Table:
             round(v) if isinstance(c, Number) and c.whole else v for v, c in zip(cells, self.columns, strict=True)
         ]
         return torch.tensor(rounded, dtype=torch.float64)
+
+    def draw(self, n: int, rng: torch.Generator) -> Tensor:
+        """Rows (n, columns) that anyone could draw who knows how the columns are scaled: numbers from a normal distribution of that mean
+        and std (evenly within their bounds if the mean is not within them), categories as often as their means say (else evenly)."""
+        cells: list[Tensor] = []
+        for column in self.columns:
+            if isinstance(column, Number):
+                inside = column.low <= column.mean <= column.high
+                drawn = column.mean + column.std * torch.randn(n, generator=rng, dtype=torch.float64)
+                even = column.low + (column.high - column.low) * torch.rand(n, generator=rng, dtype=torch.float64)
+                value = drawn.clamp(column.low, column.high) if inside else even
+                cells.append(value.round() if column.whole else value)
+            else:
+                shares = torch.tensor(column.mean or (1.0,) * column.width, dtype=torch.float64).clamp_min(1e-12)
+                cells.append(torch.multinomial(shares, n, replacement=True, generator=rng).double())
+        return torch.stack(cells, -1)
 
     def start(self, n: int, rng: torch.Generator) -> Tensor:
         """Free numbers drawn uniformly from [-1, 1] and relaxed, in model space: no column prefers a value."""

@@ -21,10 +21,6 @@ MEAN = (0.2860,)
 STD = (0.3530,)
 """Standard deviation of Fashion-MNIST's training pixels, for ``Pixels(std=STD)``."""
 
-FASHION_CLASSES = (
-    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
-)  # fmt: skip
-
 PHOTOGRAPHS = ("astronaut", "cat", "coffee", "rocket", "retina", "camera", "hubble_deep_field", "gravel")
 """Names of the embedded photographs, in the order :func:`photographs` returns them."""
 

@@ -40,12 +40,7 @@ class TableData:
 
 
 def read_table(
-    source: Any,
-    *,
-    label: str,
-    numbers: Sequence[str] = (),
-    categories: Sequence[str] = (),
-    header: Sequence[str] = (),
+    source: Any, *, label: str, numbers: Sequence[str] = (), categories: Sequence[str] = (), header: Sequence[str] = ()
 ) -> TableData:
     """Rows and labels from ``source``: a CSV file with a header line (or the ``header`` given here), a pandas data frame, or a mapping of
     names to columns. ``label`` names the column that is predicted.

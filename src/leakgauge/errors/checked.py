@@ -69,6 +69,7 @@ def _checked(part: Any, *, nan: bool) -> Any:
 
 def _wrapped(function: Callable[..., Any], annotated: Any, name: str, *, nan: bool) -> Callable[..., Any]:
     signature = inspect.signature(function)
+    options = next((one.name for one in signature.parameters.values() if one.kind is one.VAR_KEYWORD), "")
     kinds: dict[str, Kind] = {}
 
     @functools.wraps(function)
@@ -76,15 +77,17 @@ def _wrapped(function: Callable[..., Any], annotated: Any, name: str, *, nan: bo
         if not kinds:
             hints = typing.get_type_hints(annotated)
             for one in signature.parameters:
-                kind = kind_of(hints.get(one, Any), nan=nan)
-                kinds[one] = _short(kind) if one in SEEDS else kind
+                inner = typing.get_args(hints.get(one))[:1] if one == options else ()  # of Unpack[…]: its options
+                for option, hint in (typing.get_type_hints(inner[0]) if inner else {one: hints.get(one, Any)}).items():
+                    kinds[option] = _short(kind_of(hint, nan=nan)) if option in SEEDS else kind_of(hint, nan=nan)
         try:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError:  # Python's own words about a missing or unknown argument
             return function(*args, **kwargs)
-        for one, value in given.items():
-            if not kinds[one].fits(value):
-                raise BadInput(f"{name} needs {one} as {kinds[one].words}, got {kinds[one].wrong(value)}")
+        for one, value in {**given, **given.pop(options, {})}.items():
+            kind = kinds.get(one, ANYTHING)
+            if not kind.fits(value):
+                raise BadInput(f"{name} needs {one} as {kind.words}, got {kind.wrong(value)}")
         return function(*args, **kwargs)
 
     return call

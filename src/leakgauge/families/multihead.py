@@ -72,7 +72,7 @@ def _stem(model: nn.Module, first_attention: tuple[str, ...], width: int) -> tup
     order = list(dict(model.named_modules()))
     before = order[: min(map(order.index, first_attention))]
     layers = [(name, model.get_submodule(name)) for name in before]
-    convolutions = [(name, layer.out_channels) for name, layer in layers if isinstance(layer, nn.Conv2d)]
+    convolutions = [(name, layer.out_channels) for name, layer in layers if isinstance(layer, nn.Conv1d | nn.Conv2d)]
     if convolutions:
         return tuple(name for name, _ in convolutions) if convolutions[-1][1] == width else ()
     return tuple(name for name, layer in layers if isinstance(layer, nn.Linear) and layer.out_features == width)[:1]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import nn
 
@@ -17,60 +16,43 @@ from leakgauge.families.roles import Attention, Roles
 
 
 @dataclass(frozen=True)
-class _Layout:
-    """How one library names the parts, relative to the trunk; q, k, v and out relative to the attention layer."""
+class Layout:
+    """How one library names the parts, relative to the trunk; q, k, v and out relative to the attention layer.
 
-    patch: str
+    ``entry`` is the layer that makes tokens of patches or words, ``attention`` a regular expression.
+    """
+
+    entry: str
     position: str
-    class_token: str
-    attention: str  # a regular expression
+    attention: str
     out: str
     qkv: str | None = None
     q: str | None = None
     k: str | None = None
     v: str | None = None
+    class_token: str = ""
 
     @property
-    def first(self) -> str:
-        return self.qkv or self.q or ""
+    def first(self) -> str | None:
+        return self.qkv or self.q
 
 
+_PATCHES, _PLACES, _CLASS = "embeddings.patch_embeddings", "embeddings.position_embeddings", "embeddings.cls_token"
 _LAYOUTS = (
-    _Layout("patch_embed", "pos_embed", "cls_token", r"blocks\.\d+\.attn", out="proj", qkv="qkv"),  # ours, timm
-    _Layout(
-        "patch_embed", "pos_embed", "cls_token", r"blocks\.\d+\.attn", out="proj", q="q_proj", k="k_proj", v="v_proj"
+    Layout("patch_embed", "pos_embed", r"blocks\.\d+\.attn", "proj", qkv="qkv", class_token="cls_token"),  # ours, timm
+    Layout("patch_embed", "pos_embed", r"blocks\.\d+\.attn", "proj", None, "q_proj", "k_proj", "v_proj", "cls_token"),
+    Layout(  # transformers 5
+        _PATCHES, _PLACES, r"(layers|encoder\.layers?)\.\d+\.attention", "o_proj", None, "q_proj", "k_proj", "v_proj", _CLASS,
     ),
-    _Layout(  # transformers 5
-        "embeddings.patch_embeddings",
-        "embeddings.position_embeddings",
-        "embeddings.cls_token",
-        r"(layers|encoder\.layers?)\.\d+\.attention",
-        out="o_proj",
-        q="q_proj",
-        k="k_proj",
-        v="v_proj",
+    Layout(  # SigLIP and CLIP in transformers
+        "embeddings.patch_embedding", "embeddings.position_embedding.weight", r"encoder\.layers\.\d+\.self_attn", "out_proj",
+        None, "q_proj", "k_proj", "v_proj", "embeddings.class_embedding",
     ),
-    _Layout(  # SigLIP and CLIP in transformers
-        "embeddings.patch_embedding",
-        "embeddings.position_embedding.weight",
-        "embeddings.class_embedding",
-        r"encoder\.layers\.\d+\.self_attn",
-        out="out_proj",
-        q="q_proj",
-        k="k_proj",
-        v="v_proj",
+    Layout(  # transformers 4
+        _PATCHES, _PLACES, r"encoder\.layer\.\d+\.attention", "output.dense", None, "attention.query", "attention.key",
+        "attention.value", _CLASS,
     ),
-    _Layout(  # transformers 4
-        "embeddings.patch_embeddings",
-        "embeddings.position_embeddings",
-        "embeddings.cls_token",
-        r"encoder\.layer\.\d+\.attention",
-        out="output.dense",
-        q="attention.query",
-        k="attention.key",
-        v="attention.value",
-    ),
-)
+)  # fmt: skip
 _HEAD_COUNTS = ("num_heads", "num_attention_heads", "heads", "n_heads", "n_head", "nheads", "nhead", "h")
 """Attributes in which attention layers store their number of heads."""
 
@@ -80,10 +62,10 @@ def vit_roles(model: nn.Module) -> Roles | None:
     modules = dict(model.named_modules())
     for layout in _LAYOUTS:
         for name in modules:
-            trunk = name.removesuffix(layout.patch)
+            trunk = name.removesuffix(layout.entry)
             if trunk == name or not (trunk == "" or trunk.endswith(".")):
                 continue
-            attention = _attention(modules, trunk, layout)
+            attention = attention_of(modules, trunk, layout, lambda layer: isinstance(layer, nn.Linear))
             patches = names_inside(name, weighted_layers(model))
             if attention and patches:
                 return _roles(model, trunk, layout, attention, patches)
@@ -91,7 +73,7 @@ def vit_roles(model: nn.Module) -> Roles | None:
 
 
 def _roles(
-    model: nn.Module, trunk: str, layout: _Layout, attention: tuple[Attention, ...], patches: tuple[str, ...]
+    model: nn.Module, trunk: str, layout: Layout, attention: tuple[Attention, ...], patches: tuple[str, ...]
 ) -> Roles:
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     position, class_token = trunk + layout.position, trunk + layout.class_token
@@ -109,33 +91,10 @@ def _roles(
     )
 
 
-def _attention(modules: dict[str, nn.Module], trunk: str, layout: _Layout) -> tuple[Attention, ...]:
-    return attention_of(
-        modules, trunk, layout, lambda name: isinstance(modules.get(f"{name}.{layout.first}"), nn.Linear)
-    )
-
-
-class AttentionLayout(Protocol):
-    """How a model family names its attention and the layers inside it, relative to the attention's own name."""
-
-    @property
-    def attention(self) -> str: ...
-    @property
-    def qkv(self) -> str | None: ...
-    @property
-    def q(self) -> str | None: ...
-    @property
-    def k(self) -> str | None: ...
-    @property
-    def v(self) -> str | None: ...
-    @property
-    def out(self) -> str | None: ...
-
-
 def attention_of(
-    modules: dict[str, nn.Module], trunk: str, layout: AttentionLayout, fits: Callable[[str], bool]
+    modules: dict[str, nn.Module], trunk: str, layout: Layout, fits: Callable[[nn.Module], bool]
 ) -> tuple[Attention, ...]:
-    """Every module below ``trunk`` with a name of the layout's form for which ``fits`` holds."""
+    """Every module below ``trunk`` with a name of the layout's form, if ``fits`` holds for the layer of its queries."""
     pattern = re.compile(re.escape(trunk) + layout.attention)
     return tuple(
         Attention(
@@ -148,7 +107,7 @@ def attention_of(
             out=find_child(modules, name, layout.out),
         )
         for name, inner in modules.items()
-        if pattern.fullmatch(name) and fits(name)
+        if pattern.fullmatch(name) and (first := find_child(modules, name, layout.first)) and fits(modules[first])
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -174,16 +173,14 @@ class TracedByHooks:
                 raise _not_called(name)
         return {name: found[name] for name in names}
 
-    def costs(self, x: Tensor, *, repeats: int) -> dict[str, EdgeCost]:
-        whole = _seconds(lambda: self.model(x.clone()), repeats)
+    def costs(self, x: Tensor) -> dict[str, EdgeCost]:
         found: dict[str, EdgeCost] = {}
         for name in self.points:
             edge = self.edge(name)
             used = _Used(self.model)
             with torch.no_grad(), count_flops() as counter, used:
                 edge(x)
-            share = min(1.0, _seconds(lambda edge=edge: edge(x), repeats) / whole) if repeats else None
-            found[name] = EdgeCost(used.count(), counter.get_total_flops() // len(x), share)
+            found[name] = EdgeCost(used.count(), counter.get_total_flops() // len(x))
         return found
 
 
@@ -226,18 +223,3 @@ def _near(a: Tensor, b: Any) -> bool:
 
 def _detach(output: Any) -> Any:
     return output.clone() if isinstance(output, Tensor) else output
-
-
-def _seconds(run: Callable[[], Any], repeats: int) -> float:
-    if not repeats:
-        return 1.0
-    took: list[float] = []
-    with torch.no_grad():
-        run()
-        for _ in range(repeats):
-            began = time.perf_counter()
-            run()
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            took.append(time.perf_counter() - began)
-    return sorted(took)[len(took) // 2]

@@ -39,15 +39,10 @@ class Point:
 
 @dataclass(frozen=True)
 class EdgeCost:
-    """The edge's cost up to a point, for one sample.
-
-    ``flops`` counts a multiplication and an addition as two. ``time_share`` is the edge's share of the whole forward pass, both
-    measured in the same run; None if time was not measured.
-    """
+    """The edge's cost up to a point, for one sample; ``flops`` counts a multiplication and an addition as two."""
 
     parameters: int
     flops: int
-    time_share: float | None
 
 
 class Traced(Protocol):
@@ -80,6 +75,6 @@ class Traced(Protocol):
         """The tensors at several points from one forward pass, which stops at the last of them."""
         ...
 
-    def costs(self, x: Tensor, *, repeats: int) -> dict[str, EdgeCost]:
-        """Costs of all points, from forward passes of ``x``; time is measured over ``repeats`` passes (0: not measured)."""
+    def costs(self, x: Tensor) -> dict[str, EdgeCost]:
+        """Costs of all points, from forward passes of ``x``."""
         ...

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -121,25 +120,18 @@ class TracedGraph:
         found = dict(zip(wanted, self._halves[key](x), strict=True))
         return {name: tuple(found[node] for node in self._live[name]) for name in names}
 
-    def costs(self, x: Tensor, *, repeats: int) -> dict[str, EdgeCost]:
+    def costs(self, x: Tensor) -> dict[str, EdgeCost]:
         """Costs of all points for one sample; see ``Traced.costs``."""
         if not self.any_batch:
             x = x[:1]
         with torch.no_grad():
             counted = _Recorder(self.module, count=True)
             counted.run(x)
-            timed = _Recorder(self.module, time=True)
-            for _ in range(repeats + 1 if repeats else 0):  # the first one warms up; the fastest of each node counts
-                timed.run(x)
-        (output,) = (node for node in self.module.graph.nodes if node.op == "output")
-        total = sum(timed.seconds.get(node, 0.0) for node in ancestors([output], stop=lambda node: False))
         found: dict[str, EdgeCost] = {}
         for name, values in self._live.items():
             nodes = ancestors(list(values), stop=lambda node: False)
             flops = sum(counted.flops.get(node, 0) for node in nodes)
-            seconds = sum(timed.seconds.get(node, 0.0) for node in nodes)
-            share = seconds / total if repeats and total else None
-            found[name] = EdgeCost(self._parameters(nodes), flops // len(x), share)
+            found[name] = EdgeCost(self._parameters(nodes), flops // len(x))
         return found
 
     def _parameters(self, nodes: set[fx.Node]) -> int:
@@ -169,15 +161,13 @@ class OneByOne(nn.Module):
 class _Recorder(fx.Interpreter):
     """Runs the graph node by node and records the result and cost of each."""
 
-    def __init__(self, module: fx.GraphModule, *, count: bool = False, time: bool = False) -> None:
+    def __init__(self, module: fx.GraphModule, *, count: bool = False) -> None:
         super().__init__(module)
-        self.count, self.time = count, time
+        self.count = count
         self.specs: dict[fx.Node, tuple[tuple[int, ...], torch.dtype]] = {}
         self.flops: dict[fx.Node, int] = {}
-        self.seconds: dict[fx.Node, float] = {}
 
     def run_node(self, n: fx.Node) -> Any:
-        began = time.perf_counter()
         if self.count:
             with count_flops() as counter:
                 made = super().run_node(n)
@@ -185,11 +175,7 @@ class _Recorder(fx.Interpreter):
         else:
             made = super().run_node(n)
         if isinstance(made, Tensor):
-            if self.time and made.device.type == "cuda":
-                torch.cuda.synchronize(made.device)
             self.specs[n] = tuple(made.shape), made.dtype
-        if self.time and n.op not in ("placeholder", "get_attr", "output"):
-            self.seconds[n] = min(self.seconds.get(n, float("inf")), time.perf_counter() - began)
         return made
 
 

@@ -47,7 +47,7 @@ from leakgauge.integrations.adam_updates import refuse_adam_as_sgd
 from leakgauge.integrations.captured_file import read_about
 from leakgauge.integrations.language import LONGEST, LanguageModel, read_ids
 from leakgauge.integrations.resolve import load_model, rearranged
-from leakgauge.integrations.setups import data_of, images_for
+from leakgauge.integrations.setups import data_of
 from leakgauge.integrations.tensor_files import COUNT, own_names, read_tensors, refuse_misfits, unwrapped, with_weights
 from leakgauge.inversion.labels import batch_size, head_gradient
 from leakgauge.inversion.statistics import tracking_layers
@@ -76,7 +76,7 @@ def attack_file(
     said = read_about(update)
     weights, holds = weights or said.weights, holds or said.update_holds or "delta"
     case = replace(case, weights="")  # the record has them among what is known of the update
-    victim, language = _victim_and_language(case, weights)
+    victim, language = captured_victim(case, weights)
     start = start_of(case, victim, weights)
     seen = captured_observation(victim, update, case, holds=holds, before=start)
     case = case if named else with_fitting_attack(case, victim, seen)
@@ -103,15 +103,11 @@ def _hint(case: Case) -> str:
     return f" (the model is the embedded {case.model}; name your own as MODEL)" if case.model in PRETRAINED else ""
 
 
-def captured_victim(case: Case, weights: Path | None) -> Victim:
-    """The case's model at the weights that the server sent out; its own where no file is given.
+def captured_victim(case: Case, weights: Path | None) -> tuple[Victim, LanguageModel | None]:
+    """The case's model at the weights that the server sent out; its own where no file is given. Also the language model, if it is one.
 
-    A language model takes sentences of up to ``LONGEST`` tokens, since nobody but the client knows how long its own are.
+    It takes sentences of up to ``LONGEST`` tokens, since nobody but the client knows how long its own are.
     """
-    return _victim_and_language(case, weights)[0]
-
-
-def _victim_and_language(case: Case, weights: Path | None) -> tuple[Victim, LanguageModel | None]:
     language = None
     inner = case.model.removeprefix(REARRANGED)
     if inner in PRETRAINED:
@@ -298,7 +294,7 @@ def with_auxiliary(seen: Observation, victim: Victim, case: Case) -> Observation
     """The observation of a server that holds images of its own, those of the case's data, where the case reveals such."""
     for wanted in case.build_reveal():
         if isinstance(wanted, AuxiliaryImages):
-            images = images_for(case, cast(Shape, victim.space.shape))
+            images = data_of(case, cast(Shape, victim.space.shape)).images
             if len(images) < wanted.count:
                 raise BadInput(
                     f"the case wants {wanted.count} auxiliary images, but the data holds {len(images)}; ask for fewer"

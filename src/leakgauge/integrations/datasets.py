@@ -49,7 +49,7 @@ def as_array(value: Any, where: str) -> np.ndarray:
     try:
         return np.asarray(value)
     except ValueError as error:
-        raise BadInput(f"{where} returns a list whose rows differ in length; return tensors or arrays") from error
+        raise BadInput(f"{where} returns a list with rows of different length; return tensors or arrays") from error
 
 
 def _taken(data: Dataset[Any] | DataLoader[Any]) -> Iterable[tuple[np.ndarray, int]]:

@@ -70,10 +70,7 @@ class TextLogits(nn.Module):
         own = torch.eye(count, dtype=torch.bool, device=ids.device)
         seen = torch.cat([own.new_ones(count, place), own], 1)
         mask = weight.new_zeros(seen.shape).masked_fill(~seen, torch.finfo(weight.dtype).min)
-        return {
-            "attention_mask": mask.expand(rows, 1, -1, -1),
-            "position_ids": torch.full_like(ids, place),
-        }
+        return {"attention_mask": mask.expand(rows, 1, -1, -1), "position_ids": torch.full_like(ids, place)}
 
     def memory(self, of: Any = None) -> Any:
         from transformers import DynamicCache

@@ -227,7 +227,7 @@ def hold(model: nn.Module | Victim, data: Data, *, resize: bool = False, window:
     if isinstance(model, Victim) and not isinstance(model.space, Pixels | Series):
         raise BadInput(f"an audit is about images or series, but the victim takes {model.space!r}")
     if isinstance(model, Victim) and isinstance(model.space, Series):
-        setup = set_up_series(replace(model, name=name or model.name), *_series(data))
+        setup = set_up_series(replace(model, name=name or model.name), *_arrays(data))
         check_fits(setup)
         return setup
     shape = model.space.shape if isinstance(model, Victim) else None
@@ -240,28 +240,21 @@ def hold(model: nn.Module | Victim, data: Data, *, resize: bool = False, window:
     return setup
 
 
-def _series(data: Data) -> tuple[np.ndarray, np.ndarray, str]:
-    """Series, their targets and where they come from."""
+def _arrays(data: Data) -> tuple[np.ndarray, np.ndarray, str]:
+    """Images or series, their targets, and where they come from."""
     if isinstance(data, str | Path):
         return *load_npz(Path(data)), str(data)
-    if isinstance(data, tuple | list):
-        if len(data) != 2:
-            raise BadInput(f"data in memory is (series, labels), got {len(data)} things")
-        return as_array(data[0], "data"), as_array(data[1], "data"), "data"
-    return *collect(data), f"the {type(data).__name__}"
+    if isinstance(data, Dataset | DataLoader):
+        return *collect(data), f"the {type(data).__name__}"
+    if len(data) != 2:
+        raise BadInput(f"data in memory is (images, labels) or (series, labels), got {len(data)} things")
+    return as_array(data[0], "data"), as_array(data[1], "data"), "data"
 
 
 def _read(data: Data, *, shape: Shape | None, resize: bool, window: str, targets: TargetKind) -> Given:
     if isinstance(data, str | Path):
         return data_of(Case(data=str(data), resize=resize, window=window), shape, targets=targets)
-    if isinstance(data, tuple | list):
-        if len(data) != 2:
-            raise BadInput(f"data in memory is (images, labels), got {len(data)} things")
-        x, y = data
-        x, y, source = as_array(x, "data"), as_array(y, "data"), "data"
-    else:
-        x, y = collect(data)
-        source = f"the {type(data).__name__}"
+    x, y, source = _arrays(data)
     images, labels = from_arrays(x, y, source=source, shape=shape, resize=resize, window=window, targets=targets)
     return Given(images, labels, levels_of(window))
 

@@ -134,10 +134,8 @@ def settled(
 
 def steps_of(cases: Sequence[Case]) -> int | None:
     """The most steps of the cases, where every one whose attack takes steps says its own: they hold, whatever the budget."""
-    found = [case.options.get("steps") for case in cases if "steps" in accepted_options(case)]
-    return (
-        max((n for n in found if isinstance(n, int)), default=None) if all(isinstance(n, int) for n in found) else None
-    )
+    found = [case.steps for case in cases if "steps" in accepted_options(case)]
+    return None if None in found else max((n for n in found if n is not None), default=None)
 
 
 def is_function(data: str) -> bool:

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from leakgauge.audit.case import REARRANGED
-from leakgauge.core import Loss, Pixels, Series, Table, Tokens, Victim
+from leakgauge.audit.case import REARRANGED, Case
+from leakgauge.core import Loss, Pixels, Series, Space, Table, Tokens, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.core.running import refuse_without_values, refuse_wrapped
 from leakgauge.errors import BadInput, Inapplicable
@@ -40,6 +40,10 @@ class Loaded:
     def __post_init__(self) -> None:
         refuse_wrapped(self.model)
         refuse_without_values(self.model)  # before it is moved to a device
+
+    def victim(self, case: Case, space: Space) -> Victim:
+        """The model as the case runs it, on what it takes."""
+        return Victim(self.model.to(case.device), space, loss=self.loss, mode=case.mode, name=case.model)
 
 
 def load_model(

@@ -69,8 +69,7 @@ def find(case: Case) -> Setup:
         data=data,
     )
     space = loaded.space or Pixels(tuple(given.images.shape[1:]))
-    victim = Victim(loaded.model.to(case.device), space, loss=loaded.loss, mode=case.mode, name=case.model)
-    return set_up_given(victim, given)
+    return set_up_given(loaded.victim(case, space), given)
 
 
 Data = str | Sentences | TableData | tuple[np.ndarray, np.ndarray, str]
@@ -117,8 +116,7 @@ def _text(case: Case, loaded: Loaded, data: Data) -> Setup:
         raise BadInput(
             f"{where} returns ids from {int(ids.min())} to {int(ids.max())}; the model has {space.vocab} tokens"
         )
-    victim = Victim(loaded.model.to(case.device), space, loss=loaded.loss, mode=case.mode, name=case.model)
-    return Setup(victim, ids.long(), labels.long())
+    return Setup(loaded.victim(case, space), ids.long(), labels.long())
 
 
 def _table(case: Case, loaded: Loaded, data: Data) -> Setup:
@@ -142,8 +140,7 @@ def _table(case: Case, loaded: Loaded, data: Data) -> Setup:
     own, given = ([column.name for column in one.columns] for one in (space, data.space))
     if own != given:
         raise BadInput(f"the columns of the table are {', '.join(given)}, but {case.model} takes {', '.join(own)}")
-    victim = Victim(loaded.model.to(case.device), space, loss=loaded.loss, mode=case.mode, name=case.model)
-    setup = Setup(victim, data.rows, data.labels)
+    setup = Setup(loaded.victim(case, space), data.rows, data.labels)
     _check_rows(setup, data)
     return setup
 
@@ -175,8 +172,7 @@ def _series(case: Case, loaded: Loaded, space: Series, data: Data) -> Setup:
             f"{case.model} takes series; give --data FILE.npz with arrays x (count, {space.channels}, {space.length}) and y, or let data() "
             "of a plan file return them"
         )
-    victim = Victim(loaded.model.to(case.device), space, loss=loaded.loss, mode=case.mode, name=case.model)
-    return set_up_series(victim, *data)
+    return set_up_series(loaded.victim(case, space), *data)
 
 
 def set_up_series(victim: Victim, x: np.ndarray, y: np.ndarray, source: str) -> Setup:
@@ -186,11 +182,6 @@ def set_up_series(victim: Victim, x: np.ndarray, y: np.ndarray, source: str) -> 
     values = read_series(x, source, channels=space.channels, length=space.length)
     space.refuse_outside(space.encode(values))
     return Setup(victim, values, read_targets(y, len(values), source, targets=targets_of(victim.loss)))
-
-
-def images_for(case: Case, shape: Shape) -> Tensor:
-    """The images of the case's data, in [0, 1] and of ``shape``."""
-    return data_of(case, shape).images
 
 
 def smaller(case: Case) -> dict[str, str]:

@@ -150,12 +150,7 @@ def thrown_off(slope: Tensor, possible: Sequence[ClassRates]) -> bool:
 
 
 def estimate_counts(
-    slope: Tensor,
-    size: int,
-    possible: Sequence[ClassRates],
-    *,
-    smoothing: float = 0.0,
-    shown: Tensor | None = None,
+    slope: Tensor, size: int, possible: Sequence[ClassRates], *, smoothing: float = 0.0, shown: Tensor | None = None
 ) -> CountEstimate:
     """Counts of ``size`` labels from the mean gradient ``slope`` (K,) of the head's bias, for rates one of which holds.
 

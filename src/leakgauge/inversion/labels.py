@@ -24,7 +24,7 @@ from leakgauge.channels.facts import (
     step_size,
     summed_rate,
 )
-from leakgauge.core import Observation, Victim
+from leakgauge.core import Loss, Observation, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
@@ -357,12 +357,16 @@ MULTI_LABEL_MODULES = (nn.BCEWithLogitsLoss, nn.BCELoss, nn.MultiLabelSoftMargin
 """Losses of several labels per image: they take class probabilities, which says nothing about what their labels are."""
 
 
+def has_several_labels(loss: Loss) -> bool:
+    return isinstance(loss, MULTI_LABEL_MODULES) or loss in MULTI_LABEL
+
+
 def class_count(victim: Victim) -> int:
     """The number of classes of the public head, if the loss takes class probabilities; refuses any other loss."""
     count = int(_head(victim)[1].out_features)
     if count < 2:
         raise Inapplicable("the head has a single output, so there are no classes to choose from; reveal the labels")
-    if isinstance(victim.loss, MULTI_LABEL_MODULES) or victim.loss in MULTI_LABEL:
+    if has_several_labels(victim.loss):
         raise Inapplicable("an image may have several labels under this loss, which no rule reads; reveal the labels")
     if not is_cross_entropy(victim.loss):
         with torch.no_grad(), private_randomness(0, victim.device):

@@ -78,15 +78,7 @@ class LeastSquares:
         return step
 
     def _move(
-        self,
-        f: Map,
-        z: Tensor,
-        start: Tensor,
-        prior: Map,
-        w: Tensor,
-        step: Tensor,
-        scale: Tensor,
-        before: Tensor,
+        self, f: Map, z: Tensor, start: Tensor, prior: Map, w: Tensor, step: Tensor, scale: Tensor, before: Tensor
     ) -> Tensor:
         before = before.view(-1, 1, 1, 1) + scale * _dot(w, w)
         share = torch.ones_like(before)

@@ -14,7 +14,18 @@ from torch import Tensor
 from leakgauge.channels.dropout import dropping_layers
 from leakgauge.channels.facts import smooth
 from leakgauge.channels.twice import explaining_once_only, twins_taken
-from leakgauge.core import Observation, PerSample, Reconstruction, Signal, Tokens, Trace, Use, Victim
+from leakgauge.core import (
+    Encodes,
+    HidesDraws,
+    Observation,
+    PerSample,
+    Reconstruction,
+    Signal,
+    Tokens,
+    Trace,
+    Use,
+    Victim,
+)
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import Exact, Observed, Precision
@@ -23,6 +34,8 @@ from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
 from leakgauge.inversion.defended import useful
 from leakgauge.inversion.draws import Draws
+from leakgauge.inversion.encoded import through_encodings
+from leakgauge.inversion.free_targets import free_targets, of_no_classes
 from leakgauge.inversion.known_targets import has_structured_targets, with_known_targets
 from leakgauge.inversion.labels import (
     CloudPrediction,
@@ -33,7 +46,13 @@ from leakgauge.inversion.labels import (
     infer_labels,
     read_class_labels,
 )
-from leakgauge.inversion.output_gradient import OutputGradient, along_output, order_at_head, output_gradients
+from leakgauge.inversion.output_gradient import (
+    OutputGradient,
+    along_output,
+    order_at_head,
+    output_gradients,
+    read_targets,
+)
 from leakgauge.inversion.search import Problem, Search, require_finite
 from leakgauge.inversion.solvers import Descent, Moving, Solver
 from leakgauge.inversion.starts import FromSpace, Given, NearTruth, Revealed, Start
@@ -186,10 +205,16 @@ class Matching:
             raise BadInput("successive halving compares the restarts of one observation; attack several one by one")
         if too_narrow(victim):
             return [_add_notes(one) for one in self.many(*widen(victim, seen), seed=seed)]
+        if any(isinstance(one.channel, Encodes) for one in seen):
+            attack = replace(self, objective=Sum(tuple(p for p in self.objective.parts() if p[1].reads_signal)))
+            return [through_encodings(attack, victim, one, seed=seed) for one in seen]
         followed = along_output(victim, seen) if self.along else None
         if followed is not None:
             attack = replace(self, along=False, labels=OutputGradient(victim.loss))
-            return [_add_notes(one, ALONG) for one in attack.many(followed, seen, seed=seed)]
+            made = [_add_notes(one, ALONG) for one in attack.many(followed, seen, seed=seed)]
+            if of_no_classes(victim) is None:
+                return made
+            return [replace(one, y=read_targets(victim, own, one.x)) for one, own in zip(made, seen, strict=True)]
         rows = _rows(self, victim, seen, seed)
         found: list[_Found] = []
         done, chunk = 0, len(rows.x)
@@ -288,10 +313,11 @@ class Matching:
         losses = found.losses[own].cpu()
         require_finite(losses)
         chosen = own.start + int(losses.argmin())
-        if found.logits is not None:
-            labels = found.logits[chosen].argmax(-1)
+        if rows.problem.labels is None:
+            assert found.logits is not None
+            assert rows.problem.free is not None
+            labels = rows.problem.free.found(rows.problem.target_logits(found.logits[chosen]))
         else:
-            assert rows.problem.labels is not None
             labels = rows.problem.found_labels()[chosen]
         trace = replace(found.trace, losses=found.trace.losses[:, own], snapshots=found.trace.snapshots[chosen])
         return Reconstruction(
@@ -341,24 +367,31 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
             "alone; use fewer restarts"
         )
     channel = seen[0].channel
+    unknowns = channel.unknowns if isinstance(channel, HidesDraws) else 0
     like = channel.like(victim, batch_size(seen[0])) if isinstance(channel, PerSample) else None
     observed = [Observed.check(one.signal, victim, like) for one in seen]
     starts: list[Tensor] = []
     labels: list[Tensor | None] = []
     accuracy: list[float | None] = []
     logits: list[Tensor] = []
+    free, other = None, of_no_classes(victim)
     for one in seen:
         # seeded for each observation, so its result does not depend on the others
         rng = torch.Generator().manual_seed(seed)
         size = batch_size(one)
         starts.append(attack.start(victim.space, one, attack.restarts, size, rng=rng))
         # after the start, which must not depend on the observation
-        known = read_class_labels(attack.labels, victim, one, rng=rng)
+        classless = other is not None and one.labels is None
+        known = read_class_labels(Joint() if classless else attack.labels, victim, one, rng=rng)
         labels += [known.labels] * attack.restarts
         accuracy.append(known.accuracy)
-        if known.labels is None:
-            logits.append(torch.randn(attack.restarts, size, class_count(victim), generator=rng))
-    if logits and len(logits) < len(seen):
+        searched = (other or free_targets(victim)) if known.labels is None else None
+        free = free or searched
+        shape = () if searched is None else searched.shape
+        shape = (sum(shape) + unknowns,) if unknowns else shape  # draws are hidden beside classes only
+        if searched is not None or unknowns:
+            logits.append(torch.randn(attack.restarts, size, *shape, generator=rng))
+    if logits and (len(logits) < len(seen) or len({one.shape for one in logits}) > 1):
         raise BadInput("labels can only be read for some of these observations; attack them one by one")
     device = victim.device
     known_labels = [label.to(device) for label in labels if label is not None]
@@ -375,6 +408,9 @@ def _rows(attack: Matching, victim: Victim, seen: Sequence[Observation], seed: i
         precision=attack.precision,
         draws=Draws.of(attack.restarts, observations=len(seen), seed=seed),
         defenses=useful(seen[0].defenses),
+        free=free,
+        unknowns=unknowns,
+        scores=class_count(victim) if unknowns else 0,
     )
     return _Rows(
         problem,

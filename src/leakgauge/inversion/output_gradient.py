@@ -172,6 +172,38 @@ def output_gradient(victim: Victim, seen: Observation) -> Tensor:
     return scaled / scaled.norm()
 
 
+def read_targets(victim: Victim, seen: Observation, x: Tensor) -> Tensor | None:
+    """y with ∂loss(z, y)/∂z = ∂loss/∂b at the output z of the one sample ``x``; None where the loss does not determine it.
+
+    The gradient of a squared error or a binary cross entropy is affine in the targets, g(y) = g(0) + J y, so y is the solution of a linear
+    system: y = z − K/2 · ∂b for the mean squared error of K outputs, y = σ(z) − K · ∂b for the binary cross entropy.
+    """
+    if seen.size != 1:
+        return None
+    with torch.no_grad(), private_randomness(0, victim.device):
+        output = victim(x)
+    sent = seen.signal[f"{_last_layer(victim)}.bias"].to(output)
+
+    def slope(y: Tensor) -> Tensor:
+        with torch.enable_grad():
+            z = output.detach().requires_grad_()
+            return torch.autograd.grad(victim.loss(z, y.view_as(z)), z, create_graph=True)[0].flatten()
+
+    zero = torch.zeros(output.numel(), device=output.device, dtype=output.dtype)
+    jacobian = torch.autograd.functional.jacobian(slope, zero)
+    assert isinstance(jacobian, Tensor)
+    system = jacobian.double().cpu()
+    if int(torch.linalg.matrix_rank(system)) < len(zero):  # as of an absolute error, which only shows the side
+        return None
+    found = torch.linalg.solve(system, (sent - slope(zero).detach()).double().cpu()).to(zero)
+    left = slope(found).detach() - sent
+    return found.view_as(output) if float(left.norm()) <= AGREES * float(sent.norm()) else None
+
+
+AGREES = 1e-3
+"""How far the gradient at the targets that were read may be from the one that was sent, relative to its length."""
+
+
 def _last_layer(victim: Victim) -> str:
     """The linear layer whose output is the model's output."""
     name = find_roles(victim.model).head

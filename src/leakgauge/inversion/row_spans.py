@@ -85,13 +85,15 @@ class RowSpan:
 
         A true input is z = Gᵀc, with the shortest c = Σ u_i (v_i·z) / s_i. Noise E of unit size in G moves it out of the row space by
         Eᵀc, which has the squared length ‖c‖² per direction. √width ε is the rounding of z itself, which sums that many products.
+        Zeros, which an embedding may have for padding, are in every span and say nothing: they count as outside.
         """
         vectors = vectors * self.scale
         inside = (vectors @ self.basis).square()
         size = vectors.square().sum(1)
         expected = self.free * (inside[:, : self.rank] / self.values[: self.rank].square()).sum(1)
         expected = self.slack**2 * (expected + self.width * self.rounding**2 * size)
-        return inside[:, self.rank :].sum(1) / expected.clamp_min(torch.finfo(size.dtype).tiny)
+        found = inside[:, self.rank :].sum(1) / expected.clamp_min(torch.finfo(size.dtype).tiny)
+        return found.masked_fill(size == 0, math.inf)
 
     def holds(self, vectors: Tensor) -> Tensor:
         """Which vectors (n, width) are in the span; most others are ruled out by a few directions outside of it."""
@@ -115,7 +117,8 @@ class RowSpan:
         hides some of their directions.
         """
         vectors = vectors * self.scale
-        return (vectors @ self.basis).square() @ self._weights() / vectors.square().sum(1).clamp_min(1e-300)
+        size = vectors.square().sum(1)
+        return ((vectors @ self.basis).square() @ self._weights() / size).masked_fill(size == 0, 1.0)
 
     @property
     def _edge(self) -> float:

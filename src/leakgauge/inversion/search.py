@@ -25,6 +25,7 @@ from leakgauge.engine import (
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.defended import FIRST, DefendedReplay, WeighedReplay, precision, trust
 from leakgauge.inversion.draws import Draws
+from leakgauge.inversion.free_targets import FreeTargets
 from leakgauge.inversion.terms import Candidate, Term
 
 Rows = slice | Tensor
@@ -56,6 +57,12 @@ class Problem:
     draws: Draws
     defenses: tuple[Explains, ...] = ()
     """Those that the adversary knows and compares through."""
+    free: FreeTargets | None = None
+    """How targets that are searched follow from free numbers."""
+    unknowns: int = 0
+    """Numbers that the client drew for each sample, searched after the free numbers of its target (if that is searched too)."""
+    scores: int = 0
+    """Classes, where there are unknown draws."""
 
     def take(self, rows: Rows) -> Problem:
         labels = None if self.labels is None else self.labels[rows]
@@ -75,11 +82,21 @@ class Problem:
         known = None if self.labels is None else self.found_labels()
         return None if known is None or known.is_floating_point() else known
 
+    def target_logits(self, logits: Tensor) -> Tensor:
+        """Of the numbers searched beside the samples, those of their targets."""
+        return logits[..., : -self.unknowns] if self.unknowns else logits
+
     def targets(self, logits: Tensor | None, rows: Rows) -> Tensor:
-        if logits is not None:
-            return logits.softmax(-1)
-        assert self.labels is not None
-        return self.labels[rows]
+        """What the channel takes as targets of the rows: their labels, and what the client drew, as far as these are searched."""
+        if logits is None:
+            assert self.labels is not None
+            return self.labels[rows]
+        if self.labels is None:
+            assert self.free is not None
+            known = self.free(self.target_logits(logits))
+        else:
+            known = torch.nn.functional.one_hot(self.labels[rows], self.scores).to(logits)
+        return torch.cat([known, logits[..., -self.unknowns :]], -1) if self.unknowns else known
 
 
 class Search:

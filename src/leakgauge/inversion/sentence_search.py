@@ -130,13 +130,7 @@ def by_descent(
 
 
 def _descend(
-    reader: TextReader,
-    reading: Reading,
-    span: RowSpan,
-    sets: Sequence[Tensor],
-    ids: Tensor,
-    pinned: int,
-    found: Found,
+    reader: TextReader, reading: Reading, span: RowSpan, sets: Sequence[Tensor], ids: Tensor, pinned: int, found: Found
 ) -> tuple[float, Tensor]:
     def values(many: Tensor) -> Tensor:
         found.tested += len(many)

@@ -98,15 +98,10 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class AdamW:
+class AdamW(Adam):
     """Ref: Loshchilov and Hutter 2019, Algorithm 2 — Adam with decoupled weight decay"""
 
-    lr: float = 0.1
-    betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.01
-
-    def __post_init__(self) -> None:
-        _check_lr(self.lr)
 
     def make(self, variables: list[Tensor]) -> torch.optim.Optimizer:
         lr, capturable = _learning_rate(self.lr, variables)

@@ -50,27 +50,6 @@ def class_mean_images(images: Tensor, labels: Tensor, *, of: Tensor) -> Tensor:
     return means[torch.searchsorted(known, of.to(known))]
 
 
-def fraction_unexplained(reconstructions: Tensor, truths: Tensor, guess: Tensor) -> float:
-    """FVU = Σ_i MSE(x̂_i, x_i) / Σ_i MSE(g_i, x_i), the fraction of variance unexplained: 0 is a perfect copy.
-
-    x̂ = ``reconstructions``, x = ``truths``, g = ``guess``: one image for all (then 1 means nothing learned beyond it) or one
-    per image, such as class means.
-
-    >>> truths = torch.rand(4, 1, 2, 2)
-    >>> fraction_unexplained(mean_image(truths).expand(4, -1, -1, -1), truths, mean_image(truths))
-    1.0
-    """
-    ours, baseline = _errors(reconstructions, truths, guess)
-    return float(ours.sum() / baseline.sum())
-
-
-def _errors(reconstructions: Tensor, truths: Tensor, guess: Tensor) -> tuple[Tensor, Tensor]:
-    baseline = mse(guess.to(truths.device).expand_as(truths), truths)
-    if not bool(baseline.sum() > 0):
-        raise BadInput("the images equal the guess, so there is no variance to explain; give other images")
-    return mse(reconstructions, truths), baseline
-
-
 def mse_per_pixel(a: Tensor, b: Tensor) -> Tensor:
     """The split-inference paper's MSE of each pair, shape (N,): squared error summed over channels, mean over pixels.
 

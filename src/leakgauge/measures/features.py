@@ -108,19 +108,6 @@ def effective_rank(spectrum: Tensor) -> float:
     return float(torch.exp(-torch.special.xlogy(parts, parts).sum()))
 
 
-def gaussian_channel(spectrum: Tensor, *, noise: float) -> float:
-    """½ Σ_i ln(1 + λ_i/σ²) in nats: the most that z + N(0, σ²I) can reveal about z with this covariance spectrum λ.
-
-    σ = ``noise``. For a given covariance the Gaussian has the largest entropy, so this is a ceiling for any z. It holds for the
-    true spectrum; one from N samples is an estimate (and has at most N - 1 directions).
-
-    Ref: Cover and Thomas 2006, section 9.4 — capacity of parallel Gaussian channels
-    """
-    if not noise > 0:
-        raise BadInput(f"a channel without noise carries infinite information; set a positive noise, got {noise}")
-    return 0.5 * float(torch.log1p(spectrum.double() / noise**2).sum())
-
-
 NOT_A_GUARANTEE = "trend indicator, not a guarantee"
 
 
@@ -152,24 +139,6 @@ def decision_entropy(radii: Radii) -> TrendIndicator:
     """
     d = radii.dimensions
     return TrendIndicator(_gaussian(radii.largest, d) + math.log(len(radii.per_class)) / d, d)
-
-
-def conditional_entropy(input_nats: float, sent: TrendIndicator) -> float:
-    """H(x|z) ≥ H(x) - H(z) in nats, with H(x) = ``input_nats`` and the bound of H(z) = ``sent``.
-
-    Ref: Liu and Zhu 2025, Eq. (5) — lower bound of the input's entropy given the features
-    """
-    return input_nats - sent.nats
-
-
-def quantise(entropy: TrendIndicator, *, step: float) -> TrendIndicator:
-    """H(Z_Δ) ≈ h(Z) + D·ln(1/Δ): Shannon entropy of features rounded to multiples of Δ = ``step``.
-
-    Ref: Liu and Zhu 2025, Appendix B — entropy after uniform quantisation
-    """
-    if not step > 0:
-        raise BadInput(f"quantisation needs a positive step, got {step}")
-    return TrendIndicator(entropy.nats_per_dimension - math.log(step), entropy.dimensions)
 
 
 def _gaussian(trace: float, dimensions: int) -> float:

@@ -173,3 +173,21 @@ def pair(reconstructions: Tensor, truths: Tensor) -> Tensor:
 
     _, columns = linear_sum_assignment(mse_pairs(reconstructions, truths).cpu().numpy())
     return torch.as_tensor(columns, dtype=torch.long, device=reconstructions.device)
+
+
+def brighter(images: Tensor, labels: Tensor | None, *, than: tuple[Tensor, Tensor | None] | None = None) -> Tensor:
+    """Which of the images are brighter than the median of their class, (N,): an attribute that every image has and no label tells.
+
+    Medians are those of ``than`` (images and labels), by default of the images themselves; a class that it lacks, or no labels, has the
+    median of all.
+
+    >>> brighter(torch.tensor([0.1, 0.2, 0.8, 0.9]).view(4, 1, 1, 1), torch.tensor([0, 0, 1, 1])).tolist()
+    [False, True, False, True]
+    """
+    known, classes = (images, labels) if than is None else than
+    light, own = images.flatten(1).double().mean(1).cpu(), known.flatten(1).double().mean(1).cpu()
+    limit = own.median().expand(len(light)).clone()
+    if labels is not None and classes is not None:
+        for one in classes.unique().tolist():
+            limit[labels.cpu() == one] = own[classes.cpu() == one].median()
+    return light > limit

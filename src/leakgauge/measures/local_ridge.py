@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.measures.ridge import FEWEST, PENALTIES, held_out_errors
+from leakgauge.measures.ridge import FEWEST, PENALTIES, best_penalty
 
 WIDEST = 7
 """Largest side of a neighbourhood."""
@@ -67,14 +66,7 @@ def as_map(features: Tensor) -> Tensor:
     raise Inapplicable(f"features of shape {tuple(features.shape[1:])} have no places")
 
 
-def fit_local_ridge(
-    features: Tensor,
-    images: Tensor,
-    *,
-    validation: float = 0.2,
-    penalties: Sequence[float] = PENALTIES,
-    seed: int = 0,
-) -> LocalRidge:
+def fit_local_ridge(features: Tensor, images: Tensor, *, validation: float = 0.2, seed: int = 0) -> LocalRidge:
     """min_W Σ_{i,p} ‖x_i[p] - W·(z_i around p, 1)‖² + λ‖W‖² over images i and places p.
 
     Every place is a sample, so their number grows with the pixels: where :func:`leakgauge.measures.ridge.fit_ridge` has a few
@@ -104,22 +96,16 @@ def fit_local_ridge(
     values, vectors = torch.linalg.eigh(z.T @ z)
     values = values.clamp_min(0)
     turned = vectors.T @ (z.T @ x)
-    scale = float(values.mean())
-    if not scale > 0:
-        scale = 1.0  # constant features: any penalty gives the mean block
-    errors = held_out_errors(
-        values, turned, (other[0] - z_mean) @ vectors, other[1] - x_mean, [p * scale for p in penalties]
-    )
-    best = int(errors.argmin())
-    weight = vectors @ (turned / (values + penalties[best] * scale)[:, None])  # (C·k·k, pixels of a block)
+    penalty, error = best_penalty(values, turned, (other[0] - z_mean) @ vectors, other[1] - x_mean, PENALTIES)
+    weight = vectors @ (turned / (values + penalty)[:, None])  # (C·k·k, pixels of a block)
     return LocalRidge(
         weight=weight.T.unflatten(1, (channels, side, side)).float(),
         bias=(x_mean - z_mean @ weight).float(),
         rows=rows,
         columns=columns,
         block=block,
-        penalty=penalties[best] * scale,
-        held_out_mse=float(errors[best]),
+        penalty=penalty,
+        held_out_mse=error,
         image_shape=tuple(images.shape[1:]),
     )
 

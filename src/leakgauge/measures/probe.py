@@ -9,10 +9,14 @@ import torch
 from torch import Tensor
 
 from leakgauge.errors import BadInput
+from leakgauge.measures.membership import Rate, auc
+from leakgauge.measures.sketch import SignBucket
 
 PENALTIES = tuple(10.0**k for k in range(-3, 5))
 """Relative to the mean squared length of a standardised feature vector."""
 FEWEST = 10
+MOST, NUMBERS = 1000, 1 << 13
+"""Feature vectors of a probe for an attribute, and numbers of each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +77,24 @@ def fit_probes(features: Tensor, labels: Tensor, *, held: int, penalties: Sequen
     chosen = torch.tensor(list(penalties), dtype=torch.float64)[best]
     weights = (turned / (values + chosen[:, None] * scale)) @ vectors.T @ own
     return Probes(mean, deviation, weights, slope, middle, apart)
+
+
+def attribute_auc(features: Tensor, has: Tensor, tested: Tensor, truth: Tensor, *, seed: int) -> Rate | None:
+    """How well a probe of single feature vectors tells an attribute: fitted to ``features`` (N, …) with ``has`` (N,), a third of them held
+    out, asked about the ``tested`` ones (M, …) with ``truth``. Long vectors are sketched. None where either side has too few of a kind.
+    """
+    parts = [
+        (rows[:MOST].flatten(1).float(), kind[:MOST].bool().cpu()) for rows, kind in ((features, has), (tested, truth))
+    ]
+    if any(min(int(kind.sum()), int((~kind).sum())) < 3 * FEWEST for _, kind in parts):
+        return None
+    if parts[0][0].shape[1] > NUMBERS:
+        plan = SignBucket(total=NUMBERS).plan({"": tuple(features.shape[1:])}, device=features.device, seed=seed)
+        parts = [(torch.stack([plan({"": row}).flatten() for row in rows]), kind) for rows, kind in parts]
+    (own, known), (other, wanted) = ((rows.cpu(), kind) for rows, kind in parts)
+    order = torch.randperm(len(own), generator=torch.Generator().manual_seed(seed))
+    scores = fit_probes(own[order], known[order][None].long(), held=len(own) // 3)(other)[0]
+    return auc(scores[wanted], scores[~wanted])
 
 
 def _evidence(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:

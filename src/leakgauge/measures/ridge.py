@@ -44,12 +44,7 @@ class Ridge:
 
 
 def fit_ridge(
-    features: Tensor,
-    images: Tensor,
-    *,
-    validation: float = 0.2,
-    penalties: Sequence[float] = PENALTIES,
-    seed: int = 0,
+    features: Tensor, images: Tensor, *, validation: float = 0.2, penalties: Sequence[float] = PENALTIES, seed: int = 0
 ) -> Ridge:
     """min_W Σ_i ‖x_i - x̄ - W(z_i - z̄)‖² + λ‖W‖², solved as A = (K + λI)⁻¹ X with K = Z Zᵀ (n x n).
 
@@ -77,21 +72,27 @@ def fit_ridge(
     values = values.clamp_min(0)
     turned = vectors.T @ (x - x_mean)  # (n, P)
     against = _products(other, own, mean) @ vectors  # (held, n)
-    scale = float(values.mean())
-    if not scale > 0:
-        scale = 1.0  # constant features: any penalty gives the mean image
-    errors = held_out_errors(values, turned, against, x_other - x_mean, [p * scale for p in penalties])
-    best = int(errors.argmin())
-    penalty = penalties[best] * scale
+    penalty, error = best_penalty(values, turned, against, x_other - x_mean, penalties)
     return Ridge(
         features=own,
         feature_mean=mean,
         image_mean=x_mean,
         dual=vectors @ (turned / (values + penalty)[:, None]),
         penalty=penalty,
-        held_out_mse=float(errors[best]),
+        held_out_mse=error,
         image_shape=tuple(images.shape[1:]),
     )
+
+
+def best_penalty(
+    values: Tensor, turned: Tensor, against: Tensor, truth: Tensor, penalties: Sequence[float]
+) -> tuple[float, float]:
+    """The penalty, out of multiples of the mean of ``values``, of the least held-out error, and that error."""
+    mean = float(values.mean())
+    scale = mean if mean > 0 else 1.0  # constant features: any penalty gives the mean image
+    errors = held_out_errors(values, turned, against, truth, [p * scale for p in penalties])
+    best = int(errors.argmin())
+    return penalties[best] * scale, float(errors[best])
 
 
 def held_out_errors(

@@ -50,22 +50,6 @@ class SignBucket:
         return _SignBucketPlan(shapes, group(tuple(shapes), self.layers), self.total, device, seed)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TwoSided:
-    """Turns a matrix G (rows × the rest) into Lᵀ G R / rank with random signs L, R of ``rank`` columns; rank² numbers per layer.
-
-    E⟨S(G), S(H)⟩ = ⟨G, H⟩ over the signs. Vectors are multiplied by one sign matrix of rank² columns.
-
-    Ref: Woodruff 2014, chapter 2 — sketching a matrix from both sides
-    """
-
-    rank: int = 6
-    layers: int = 32
-
-    def plan(self, shapes: Mapping[str, tuple[int, ...]], /, *, device: torch.device, seed: int) -> SketchPlan:
-        return _TwoSidedPlan(shapes, group(tuple(shapes), self.layers), self.rank, device, seed)
-
-
 def group(names: Sequence[str], most: int) -> dict[str, str]:
     """Layer of every parameter: itself, its module, or a run of neighbouring modules, whichever first gives at most ``most``.
 
@@ -155,43 +139,3 @@ class _SignBucketPlan:
 
     def nbytes(self) -> int:
         return sum(t.nbytes for t in (self._bucket, self._sign, self._row_sign, self._column_sign, self._large_rows))
-
-
-class _TwoSidedPlan:
-    def __init__(
-        self,
-        shapes: Mapping[str, tuple[int, ...]],
-        layer_of: Mapping[str, str],
-        rank: int,
-        device: torch.device,
-        seed: int,
-    ) -> None:
-        self.layers = tuple(dict.fromkeys(layer_of.values()))
-        self.width = rank * rank
-        self._rank, self._device = rank, device
-        self._row = {name: self.layers.index(layer_of[name]) for name in shapes}
-        rng = torch.Generator().manual_seed(seed)
-        matrices = [s for s in shapes.values() if len(s) > 1]
-        longest = max((math.prod(s) for s in shapes.values() if len(s) < 2), default=0)
-        self._left = _signs((max((s[0] for s in matrices), default=0), rank), rng, device)
-        self._right = _signs((max((math.prod(s[1:]) for s in matrices), default=0), rank), rng, device)
-        self._vector = _signs((longest, self.width), rng, device)
-
-    def __call__(self, tensors: Mapping[str, Tensor | None], /) -> Tensor:
-        out = torch.zeros(len(self.layers), self.width, device=self._device)
-        for name, row in self._row.items():
-            tensor = tensors.get(name)
-            if tensor is None:
-                continue
-            values = tensor.detach().float()
-            if values.ndim < 2:
-                values = values.reshape(-1)
-                out[row] += values @ self._vector[: len(values)] / self._rank
-            else:
-                matrix = values.reshape(len(values), -1)
-                both = self._left[: len(matrix)].T @ matrix @ self._right[: matrix.shape[1]]
-                out[row] += both.reshape(-1) / self._rank
-        return out
-
-    def nbytes(self) -> int:
-        return self._left.nbytes + self._right.nbytes + self._vector.nbytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -23,23 +23,25 @@ class BatchFeatures:
     batches can be compared at any step.
     """
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+    def __init__(self, seed: int, has: Callable[[Tensor], Tensor] | None = None) -> None:
+        self._seed, self._has = seed, has
+        self.share: float | None = None
+        """The share of samples of the last batch that was taken for which ``has`` is true."""
         self._plan: SketchPlan | None = None
         self._shape: tuple[int, ...] | None = None
-        self._parts: list[tuple[Tensor, int]] = []
+        self._parts: list[tuple[Tensor, int, int]] = []
         self._marked = 0
 
     def add(self, x: Tensor) -> None:
         """Adds the batch (n, …) of one forward pass."""
         x = x.detach()
         summed = self._tokens(x) if _is_tokens(x) else self._pixels(x)
-        self._parts.append((summed, len(x)))
+        self._parts.append((summed, len(x), 0 if self._has is None else int(self._has(x).sum())))
 
     @property
     def size(self) -> int:
         """Samples seen since the last step."""
-        return sum(size for _, size in self._parts)
+        return sum(size for _, size, _ in self._parts)
 
     def mark(self) -> None:
         """Marks what was seen so far, for :meth:`drop_marked`."""
@@ -57,8 +59,9 @@ class BatchFeatures:
         if size == 0:
             return None
         total = parts[0][0]
-        for part, _ in parts[1:]:
+        for part, _, _ in parts[1:]:
             total = total + part
+        self.share = sum(those for _, _, those in parts) / size
         return total / size, size
 
     def drop(self) -> None:

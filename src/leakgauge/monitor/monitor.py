@@ -21,6 +21,7 @@ from leakgauge.monitor.guard import Guard
 from leakgauge.monitor.inputs import WIDTH, BatchFeatures
 from leakgauge.monitor.leakage import VIEWS, Controls, Leakage, View
 from leakgauge.monitor.prober import Prober
+from leakgauge.monitor.properties import ShareColumn
 from leakgauge.monitor.ring import Ring, Thinning
 from leakgauge.monitor.stream import TEMPERATURES, BlockScores, Stream, is_sampled
 from leakgauge.monitor.summary import summary
@@ -46,7 +47,8 @@ class Monitor:
 
     :func:`leakgauge.monitor.watch` creates one and attaches it. By hand: call ``update(x, y, signal)`` once per optimizer step with
     the step's batch and what was released, and ``compute()`` at any time. ``prober`` runs the white-box probe, ``epsilon`` returns
-    the ε spent so far, for the reports.
+    the ε spent so far, for the reports. ``has`` says which samples of a batch have a property, (n,): then a probe of the updates is asked
+    whether more of them than usual have it.
 
     Everything it holds (sketches, features, recent samples, and the numbers themselves) derives from private data. ``state_dict()``
     only includes buffers on request, and logging the numbers off-site is a release.
@@ -65,6 +67,7 @@ class Monitor:
         sketch: Sketch | None = None,
         prober: Prober | None = None,
         epsilon: Callable[[], float] | None = None,
+        has: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         if every < 1:
             raise BadInput(f"every must be at least 1, the number of optimizer steps between reports; got {every}")
@@ -87,6 +90,7 @@ class Monitor:
         self._prober: Prober | None = prober
         self._without_prober: str = "no model to probe"
         self._epsilon: Callable[[], float] | None = epsilon
+        self._has: Callable[[Tensor], Tensor] | None = has
         self._closing: list[Callable[[], None]] = []
         self._saved: dict[str, Any] | None = None
         self.reset()
@@ -100,7 +104,8 @@ class Monitor:
         self._unsure: bool = False  # a batch came after that: it is not yet known whether both belong to the step
         self._plan: SketchPlan | None = None
         self._layers: tuple[str, ...] = ()
-        self._features = BatchFeatures(self.seed)
+        self._features = BatchFeatures(self.seed, self._has)
+        self._shares: ShareColumn | None = None
         self._stream: Stream | None = None
         self._shuffled: bool = True
         self._alarm: Alarm | None = None
@@ -122,8 +127,11 @@ class Monitor:
             self.labels(y)
         self.finish(signal)
 
-    def see(self, x: Tensor, *, repeatable: bool = True) -> None:
-        """The batch of one forward pass; several before a step are parts of one batch."""
+    def see(self, x: Tensor, *, repeatable: bool = True, named: Mapping[str, Any] | None = None) -> bool:
+        """The batch of one forward pass; several before a step are parts of one batch.
+
+        ``named`` is all that the model was given by name, with labels, if it computes its own loss; returns whether the probe took these.
+        """
         if self._differentiated:
             self._differentiated, self._unsure = False, True
             self._features.mark()
@@ -131,8 +139,12 @@ class Monitor:
                 self._prober.mark()
         if is_sampled(self.step + 1):
             self._features.add(x)
-        if self._prober is not None and self._prober.wants(self.step + 1):
-            self._prober.see(x, repeatable=repeatable)
+        if self._prober is None or not self._prober.wants(self.step + 1):
+            return False
+        if named is not None and self._prober.see_named(named):
+            return True
+        self._prober.see(x, repeatable=repeatable)
+        return False
 
     def labels(self, y: Tensor, *, unless_seen: bool = False) -> None:
         """The labels of the forward pass, for the white-box probe, if no hook can see them.
@@ -225,6 +237,9 @@ class Monitor:
         assert self._stream is not None
         sketch = self._plan(shared)
         features, size = batch
+        if self._has is not None and self._features.share is not None:
+            self._shares = self._shares or ShareColumn(seed=self.seed)
+            self._shares.add(sketch, shared, self._features.share)
         if self._stream.add(self.step, sketch, features.to(sketch.device), size):
             self._score(self._stream)
 
@@ -279,6 +294,7 @@ class Monitor:
             peak_wealth=0.0 if self._alarm is None else self._alarm.peak,
             members=self._pooled.auc,
             probes=self._pooled.probes,
+            told=None if self._shares is None else self._shares.auc(),
             notes=self._notes(),
             skipped={what: n for what, n in self._skipped.items() if n},
         )
@@ -293,7 +309,7 @@ class Monitor:
 
     def state_bytes(self) -> int:
         """Memory that the monitor holds between steps, in bytes."""
-        parts = (self._plan, self._stream, self._alarm, self._window, self._features, self._prober)
+        parts = (self._plan, self._stream, self._alarm, self._window, self._shares, self._features, self._prober)
         return sum(part.nbytes() for part in parts if part is not None)
 
     def state_dict(self, *, private: bool = False) -> dict[str, Any]:

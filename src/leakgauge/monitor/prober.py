@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from leakgauge.channels.rows import as_rows
 from leakgauge.core import Loss
 from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.monitor.keywords import OwnLoss, Packing, as_given
 from leakgauge.monitor.whitebox import Protection, WhiteBox, preserve_randomness, probe
 
 RECENT_BYTES = 2_000_000
@@ -64,6 +65,8 @@ class Prober:
         self._dropped = 0  # forward passes of this step that were discarded
         self._recent: list[tuple[Tensor, Tensor]] = []
         self._repeatable = True
+        self._packing: Packing | None = None  # of batches passed by name, and the longest of them
+        self._length = 0
         self.off: str | None = None
 
     def due(self, step: int) -> bool:
@@ -78,6 +81,24 @@ class Prober:
     def see(self, x: Tensor, *, repeatable: bool) -> None:
         self._x.append(x.detach().clone())
         self._repeatable = self._repeatable and repeatable
+
+    def see_named(self, given: Mapping[str, Any]) -> bool:
+        """A batch passed by name, with its labels; False if it cannot be repeated from these alone."""
+        packing = Packing.of(given)
+        if packing is None or self._packing not in (None, packing):
+            return False
+        self._packing = packing
+        self._x.append(packing.pack(given))
+        self._y.append(self._x[-1].new_zeros(len(self._x[-1])))  # labels are packed too
+        self._length = max(self._length, self._x[-1].shape[2])
+        return True
+
+    def _joined(self, parts: list[Tensor]) -> Tensor:
+        """Samples of several batches; those passed by name are made equally long."""
+        return torch.cat([self._wide(x) for x in parts])
+
+    def _wide(self, x: Tensor) -> Tensor:
+        return x if self._packing is None else self._packing.widen(x, self._length)
 
     def see_labels(self, y: Tensor, *, unless_seen: bool = False) -> None:
         if not unless_seen or len(self._y) < len(self._x):
@@ -136,7 +157,7 @@ class Prober:
             else:
                 self.off = "labels were not seen, and cannot be read from the output's gradient; call monitor.labels(y)"
             return None
-        members = torch.cat(x), torch.cat(y)
+        members = self._joined(x), torch.cat(y)
         if not len(members[0]):
             self.off = "the batch was empty"
             return None
@@ -155,9 +176,11 @@ class Prober:
             raise Inapplicable("no parameter has a gradient")
         assert self._loss is not None
         self.off = f"it failed at step {step}"
-        found = probe(
-            self._model, self._loss, shared, members, others, protection=self._protection(), step=step, seed=self._seed
-        )
+        model, loss = self._model, self._loss
+        if self._packing is not None:
+            model, loss, members = OwnLoss(model, self._packing), as_given, (self._wide(members[0]), members[1])
+            shared = {f"model.{name}": g for name, g in shared.items()}
+        found = probe(model, loss, shared, members, others, protection=self._protection(), step=step, seed=self._seed)
         self.off = None
         return found
 
@@ -180,10 +203,11 @@ class Prober:
         if self._candidates is None:
             if not self._recent:
                 return None
-            x, y = (torch.cat(part) for part in zip(*self._recent, strict=True))
+            parts = [list(part) for part in zip(*self._recent, strict=True)]
+            x, y = self._joined(parts[0]), torch.cat(parts[1])
         else:
             x, y = self._draw_candidates(2 * wanted)
-        new = ~_same_rows(x.to(members[0]), members[0])
+        new = ~_same_rows(x.to(members[0]), self._wide(members[0]))
         x, y = x[new.to(x.device)][-wanted:], y[new.to(y.device)][-wanted:]
         return (x.to(members[0].device), y.to(members[1].device)) if len(x) else None
 
@@ -203,6 +227,11 @@ class Prober:
             return source[0][index], source[1][index]
         with preserve_randomness(self._seed, torch.device("cpu")):  # augmentations use the global generators
             items = [source[i] for i in index.tolist()]
+        if self._packing is not None:
+            rows = {name: torch.stack([torch.as_tensor(item[name]) for item in items]) for name in self._packing.names}
+            x = self._packing.pack(rows)
+            self._length = max(self._length, x.shape[2])
+            return self._joined([x]), x.new_zeros(len(x))
         x = torch.stack([torch.as_tensor(item[0]) for item in items])
         return x, torch.stack([torch.as_tensor(item[1]) for item in items])
 

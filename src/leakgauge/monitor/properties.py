@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from leakgauge.errors.checked import checked
 from leakgauge.measures.membership import Rate, auc, auc_interval, true_positive_rate
 from leakgauge.measures.probe import fit_probes
 from leakgauge.measures.sketch import SignBucket, Sketch, SketchPlan
+from leakgauge.monitor.property_counts import MOST, PropertyCounts, fit_counts
 
 PERMUTATIONS = 200
 """Of the kinds of the updates, for the null."""
@@ -140,6 +142,10 @@ def property_leakage(
             f"a property needs batches of at least 1, {2 * FEWEST} shadow updates and {FEWEST} tests, got {batch}, {shadows} and {tests}"
         )
     has, rng = has.bool().cpu(), torch.Generator().manual_seed(seed)
+    if min(those := int(has.sum()), len(has) - those) < 2 * FEWEST:
+        raise BadInput(
+            f"a property needs {2 * FEWEST} samples with it and {2 * FEWEST} without, got {those} and {len(has) - those}"
+        )
     own, other = _split(torch.arange(len(has)), has, 0.5, rng)
     fitted, held_out = _split(own, has, HELD, rng)
     held = round(HELD * shadows)
@@ -153,20 +159,15 @@ def property_leakage(
     for number, victim in enumerate(rounds):
         sources = (*[fitted] * (shadows - held), *[held_out] * held, *[other] * tests)
         drawn = [
-            _batch(half, has, share_of, int(one), batch, clients, rng)
+            _batch(half, has, int(one), share_of=share_of, size=batch, clients=clients, rng=rng)
             for half, one in zip(sources, torch.cat(kinds), strict=True)
         ]
         seen = _Seen(victim, channel, defenses, sketch or SignBucket(total=NUMBERS), seed + number, rng)
-        rows: list[tuple[Tensor, ...]] = []
-        for one in drawn:
-            rows.append(seen(x[one], y[one]))
-            done += 1
-            if on_update is not None:
-                on_update(done, total)
-        stacked = [torch.stack(view) for view in zip(*rows, strict=True)]
-        stacked.append((stacked[0] - stacked[0][:shadows].mean(0)).abs())
+        seen.learn_counts(x, y, has, fitted, partial(_batch, share_of=share_of, size=batch, clients=clients, rng=rng))
+        views = seen.views(x, y, drawn, shadows, lambda made, done=done: on_update and on_update(done + made, total))
+        done += len(drawn)
         counts = _label_counts(y, drawn)
-        found = _best_view(stacked, permuted, held)
+        found = _best_view(views, permuted, held)
         evidence += found[0]
         null += found[1:]
         blind += _best_view([counts], kinds[0][None], held)[0]
@@ -194,20 +195,116 @@ def property_leakage(
     )
 
 
-def _split(samples: Tensor, has: Tensor, share: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """All but a ``share`` of the samples, and that share; with as many of those that have the property in proportion."""
-    parts = [samples[has[samples]], samples[~has[samples]]]
-    if min(map(len, parts)) < 2 * FEWEST and len(samples) == len(has):
+@dataclass(frozen=True)
+class SiteLeakage:
+    """How well the site that sent an update is found among ``sites``.
+
+    ``top1`` is the share of updates, of data that the adversary never saw, for which the right site is ranked first; ``chance`` is 1 of
+    all sites. ``blind`` is the same from how often each label occurs. ``null`` holds the shares where the sites of all updates are
+    permuted. Intervals are for ``disjoint`` updates without a common sample, as in :class:`PropertyLeakage`.
+    """
+
+    top1: Rate
+    blind: Rate
+    null: tuple[float, ...]
+    sites: tuple[int, ...]
+    batch: int
+    shadows: int
+    tests: int
+    disjoint: int
+
+    @property
+    def chance(self) -> float:
+        return 1 / len(self.sites)
+
+    @property
+    def null_high(self) -> float:
+        """What chance stays below with 97.5 %: permuted sites, and guesses on as few data."""
+        permuted = float(torch.tensor(self.null, dtype=torch.float64).quantile(0.975))
+        return max(permuted, auc_interval(self.chance, self.disjoint, self.disjoint)[1])
+
+    @property
+    def leaks(self) -> bool:
+        """Whether the update names its site better than chance, and better than the labels alone."""
+        return self.top1.value > self.null_high and self.top1.low > max(self.chance, self.blind.value)
+
+
+@checked
+def site_leakage(
+    victim: Victim,
+    channel: Channel,
+    x: Tensor,
+    y: Tensor,
+    sites: Tensor,
+    *,
+    batch: int = 32,
+    shadows: int = 400,
+    tests: int = 400,
+    defenses: Sequence[Defense] = (),
+    sketch: Sketch | None = None,
+    seed: int = 0,
+) -> SiteLeakage:
+    """Which site sent an update? ``sites`` (N,) numbers the site of each sample. The adversary has half of every site's samples and makes
+    shadow updates, each of the samples of one site; a probe for each site is asked about updates of the other half, and the
+    site with most evidence is the answer.
+    """
+    sites, rng = sites.long().cpu(), torch.Generator().manual_seed(seed)
+    names = sites.unique().tolist()
+    if len({len(x), len(y), len(sites)}) != 1 or sites.dim() != 1 or len(names) < 2:
         raise BadInput(
-            f"a property needs {2 * FEWEST} samples with it and {2 * FEWEST} without, got {len(parts[0])} and {len(parts[1])}"
+            f"site_leakage needs the site of every sample and at least 2 sites, got {len(names)} for {len(x)}"
         )
+    if clients_of(channel) > 1:
+        raise BadInput(
+            "site_leakage asks about updates of single sites, but this channel adds several; use property_leakage"
+        )
+    if batch < 1 or min(shadows, tests) < FEWEST * len(names):
+        raise BadInput(
+            f"site_leakage needs {FEWEST} shadow updates and tests for each of {len(names)} sites, got {shadows} and {tests}"
+        )
+    own, other = _split(torch.arange(len(sites)), sites, 0.5, rng)
+    fitted, held_out = _split(own, sites, HELD, rng)
+    least = min(int((sites[part] == one).sum()) for part in (fitted, held_out, other) for one in names)
+    if least < batch:
+        raise BadInput(
+            f"batches of {batch} need more samples of each site: one part of the data has {least}; use a smaller batch"
+        )
+    held = round(HELD * shadows)
+    kinds = [torch.arange(count) % len(names) for count in (shadows, tests)]
+    sources = (*[fitted] * (shadows - held), *[held_out] * held, *[other] * tests)
+    drawn: list[Tensor] = []
+    for part, kind in zip(sources, torch.cat(kinds).tolist(), strict=True):
+        those = part[sites[part] == names[kind]]
+        drawn.append(those[torch.randperm(len(those), generator=rng)[:batch]])
+    seen = _Seen(victim, channel, defenses, sketch or SignBucket(total=NUMBERS), seed, rng)
+    views = seen.views(x, y, drawn, shadows)
+    each = torch.arange(len(names))[:, None]
+    orders = [torch.arange(shadows), *(torch.randperm(shadows, generator=rng) for _ in range(PERMUTATIONS // 4))]
+    asked = torch.cat([kinds[0][order] == each for order in orders]).long()
+    answers = _best_view(views, asked, held).view(len(orders), len(names), tests).argmax(1)
+    guessed = _best_view([_label_counts(y, drawn)], asked[: len(names)], held).argmax(0)
+    few = sum(int((sites[other] == one).sum()) // batch for one in names)
+    few = max(1, min(few, tests))
+
+    def rate(answer: Tensor, truth: Tensor = kinds[1]) -> Rate:
+        value = float((answer == truth).double().mean())
+        return Rate(value, *auc_interval(value, few, few))
+
+    null = tuple(rate(one, kinds[1][torch.randperm(tests, generator=rng)]).value for one in answers[1:])
+    return SiteLeakage(rate(answers[0]), rate(guessed), null, tuple(names), batch, shadows, tests, few)
+
+
+def _split(samples: Tensor, groups: Tensor, share: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """All but a ``share`` of the samples, and that share, with as many of each of ``groups`` (with and without the property, or sites) in
+    proportion."""
+    parts = [samples[groups[samples] == one] for one in groups.unique(sorted=True).flip(0)]
     mixed = [part[torch.randperm(len(part), generator=rng)] for part in parts]
     pieces = [part.split([len(part) - round(share * len(part)), round(share * len(part))]) for part in mixed]
     return torch.cat([first for first, _ in pieces]), torch.cat([second for _, second in pieces])
 
 
 def _batch(
-    half: Tensor, has: Tensor, share_of: Share, kind: int, size: int, clients: int, rng: torch.Generator
+    half: Tensor, has: Tensor, kind: int, *, share_of: Share, size: int, clients: int, rng: torch.Generator
 ) -> Tensor:
     """Samples of one update: ``size`` of the client in question, and as many of each other client, drawn without regard to the property."""
     count = share_of.counts(size)[kind]
@@ -234,11 +331,12 @@ def _best_view(views: Sequence[Tensor], kinds: Tensor, held: int) -> Tensor:
 
 
 class _Seen:
-    """What a batch sends, as the probes see it: a sketch of the update, and the mean inputs of its layers.
+    """What a batch sends, as the probes see it: a sketch of the update, the mean inputs of its layers, and a count.
 
-    A property that makes samples larger or smaller moves an update either way, depending on the labels. So there are two views besides
-    the sketch: how far each of its numbers is from the mean (made later), and x̄ = ∂Wᵀ∂b / ‖∂b‖² of every layer with a weight and a bias,
-    an average of what the layer read with weights that sum to 1.
+    A property that makes samples larger or smaller moves an update either way, depending on the labels. So there are three views besides
+    the sketch: how far each of its numbers is from the mean (made later), x̄ = ∂Wᵀ∂b / ‖∂b‖² of every layer with a weight and a bias,
+    an average of what the layer read with weights that sum to 1, and what the last layer says about the count
+    (:class:`~leakgauge.monitor.property_counts.PropertyCounts`, where updates are sums over samples).
     """
 
     def __init__(
@@ -253,14 +351,49 @@ class _Seen:
         self.victim, self.channel, self.defenses, self.rng = victim, channel, defenses, rng
         self.sketch, self.seed = sketch, seed
         self.plans: list[SketchPlan] = []
+        self.counts: PropertyCounts | None = None
 
-    def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        """The views of one update, with noise and orders of its own; features of a batch as their mean."""
+    def learn_counts(self, x: Tensor, y: Tensor, has: Tensor, own: Tensor, batch: Callable[..., Tensor]) -> None:
+        """``own`` are the places of the adversary's samples; ``batch`` draws places of one batch of a kind."""
+        layer = last_layer(self.victim.parameters())
+        if isinstance(self.channel, PerSample) or layer is None:
+            return
+        own = own[torch.randperm(len(own), generator=self.rng)[:MOST]]
+        own_x, own_y, places = x[own], y[own], torch.arange(len(own))
+        self.counts = fit_counts(
+            self.victim,
+            layer,
+            own_x,
+            own_y,
+            has[own],
+            lambda kind: batch(places, has[own], kind),
+            lambda drawn: self.signal(own_x[drawn], own_y[drawn]),
+            seed=self.seed,
+        )
+
+    def signal(self, x: Tensor, y: Tensor) -> Signal:
+        """What one batch sends, with noise and orders of its own."""
         noise = int(torch.randint(2**31, (1,), generator=self.rng))
         channel = reseed(self.channel, 1 + noise % 1_000_003)
         x, y = self.victim.to_input(x), y.to(self.victim.device)
-        signal = share(self.victim, channel, x, y, defenses=self.defenses, secret=noise).signal
-        if isinstance(channel, PerSample):
+        return share(self.victim, channel, x, y, defenses=self.defenses, secret=noise).signal
+
+    def views(
+        self, x: Tensor, y: Tensor, drawn: Sequence[Tensor], shadows: int, on_update: Callable[[int], object] = bool
+    ) -> list[Tensor]:
+        """Every view of all updates, (updates, numbers); the first ``shadows`` say what the mean is. ``on_update`` is given how many were
+        made."""
+        rows: list[tuple[Tensor, ...]] = []
+        for one in drawn:
+            rows.append(self(x[one], y[one]))
+            on_update(len(rows))
+        stacked = [torch.stack(view) for view in zip(*rows, strict=True)]
+        return [*stacked, (stacked[0] - stacked[0][:shadows].mean(0)).abs()]
+
+    def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        """The views of one update; features of a batch as their mean."""
+        signal = self.signal(x, y)
+        if isinstance(self.channel, PerSample):
             signal = {name: value.float().mean(0) for name, value in signal.items()}
         parts = [signal, mean_inputs(signal)]
         if not self.plans:
@@ -271,7 +404,54 @@ class _Seen:
                 for part in parts
                 if part
             ]
-        return tuple(plan(part).flatten().cpu() for plan, part in zip(self.plans, parts, strict=False))
+        views = [plan(part).flatten().cpu() for plan, part in zip(self.plans, parts, strict=False)]
+        return (*views, self.counts(signal)) if self.counts is not None else tuple(views)
+
+
+def last_layer(parameters: Signal) -> tuple[str, str] | None:
+    """The names of weight and bias of the last fully connected layer that has both."""
+    pairs = [(name, name.removesuffix("weight") + "bias") for name in parameters if name.endswith("weight")]
+    own = [(w, b) for w, b in pairs if parameters[w].dim() == 2 and b in parameters]
+    return own[-1] if own else None
+
+
+class ShareColumn:
+    """How well a probe of earlier updates of a training tells later ones with more samples of a kind than usual from those with fewer.
+
+    It keeps the last ``steps`` updates as the probes of :func:`property_leakage` see them. The probe is fitted to the first two thirds and
+    asked about the rest; more than usual is above the median of those.
+    """
+
+    def __init__(self, *, seed: int, steps: int = 256) -> None:
+        self._seed, self._steps = seed, steps
+        self._plan: SketchPlan | None = None
+        self._rows: list[tuple[Tensor, Tensor, float]] = []
+
+    def add(self, sketch: Tensor, signal: Signal, share: float) -> None:
+        inputs = mean_inputs(signal)
+        if self._plan is None:
+            shapes = {name: tuple(value.shape) for name, value in inputs.items()}
+            self._plan = SignBucket().plan(shapes or {"": (1,)}, device=sketch.device, seed=self._seed)
+        row = (sketch.flatten().cpu(), self._plan(inputs).flatten().cpu(), share)
+        if all(bool(part.isfinite().all()) for part in row[:2]):
+            self._rows = [*self._rows[1 - self._steps :], row]
+
+    def auc(self) -> Rate | None:
+        """None with too few steps."""
+        count = 2 * len(self._rows) // 3
+        if count < 2 * FEWEST:
+            return None
+        sketches, inputs = torch.stack([row[0] for row in self._rows]), torch.stack([row[1] for row in self._rows])
+        shares = torch.tensor([share for _, _, share in self._rows])
+        more, held = (shares > shares[:count].median()).long(), count // 3
+        if any(part.unique().numel() < 2 for part in more.split([count - held, held, len(more) - count])):
+            return None
+        views = [sketches, inputs, (sketches - sketches[:count].mean(0)).abs()]
+        scores, later = _best_view(views, more[None, :count], held)[0], more[count:] == 1
+        return auc(scores[later], scores[~later])
+
+    def nbytes(self) -> int:
+        return sum(part.nbytes for row in self._rows for part in row[:2])
 
 
 def mean_inputs(signal: Signal) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from leakgauge.errors import BadInput
 from leakgauge.errors.checked import checked
 from leakgauge.measures.sketch import Sketch
 from leakgauge.monitor.inputs import batch_of, only_tensor
+from leakgauge.monitor.keywords import LABELS
 from leakgauge.monitor.leakage import View
 from leakgauge.monitor.monitor import Log, Monitor, ScalarWriter
 from leakgauge.monitor.prober import Prober, Samples
@@ -26,9 +27,6 @@ from leakgauge.monitor.views import (
     unwrap,
 )
 from leakgauge.monitor.whitebox import Protection
-
-LABELS = ("labels", "label", "targets", "target")
-"""Keyword arguments of a forward pass that hold labels."""
 
 
 class Scaler(Protocol):
@@ -51,6 +49,7 @@ def watch(
     others: int | None = None,
     protection: Protection | None = None,
     epsilon: Callable[[], float] | None = None,
+    has: Callable[[Tensor], Tensor] | None = None,
     scaler: Scaler | None = None,
     alpha: float = 0.05,
     choices: int = 16,
@@ -73,7 +72,8 @@ def watch(
     (this process's gradient as computed, before clipping and before DDP averages it), ``clipped`` or ``released`` (what the
     optimizer applies). ``protection`` states per-sample clipping and noise if the loop does differential privacy itself; with
     Opacus they are read from the optimizer. ``epsilon`` returns the ε spent so far, which the reports then include; with Opacus
-    ``lambda: engine.get_epsilon(delta)``. ``scaler`` is the GradScaler, only needed for ``view="raw"``. With ``batches="given"`` no hook
+    ``lambda: engine.get_epsilon(delta)``. ``has`` says which samples of a batch (n, …) have a property, (n,): then a probe is asked whether
+    updates tell how many have it. ``scaler`` is the GradScaler, only needed for ``view="raw"``. With ``batches="given"`` no hook
     reads the forward passes; pass each batch with ``monitor.see(x)``, as the adapters for trainers do.
 
     The monitor never raises into the training unless ``strict``; a problem causes one warning.
@@ -109,6 +109,7 @@ def watch(
             seed=seed,
         ),
         epsilon=epsilon,
+        has=has,
     )
     hooks = _Hooks(monitor, model, optimizer, parameters, scaler)
     hooks.attach(loss if isinstance(loss, nn.Module) else None, forward=batches == "forward")
@@ -179,8 +180,9 @@ class _Hooks:
         with self._monitor.guard.around("reading the batch", then=self._monitor.close):
             given = next((kwargs[name] for name in LABELS if isinstance(kwargs.get(name), Tensor)), None)
             rest = {name: value for name, value in kwargs.items() if name not in LABELS}
-            self._monitor.see(batch_of(args, rest), repeatable=only_tensor(args, kwargs))
-            if given is not None:
+            named = None if args or given is None else kwargs
+            packed = self._monitor.see(batch_of(args, rest), repeatable=only_tensor(args, kwargs), named=named)
+            if given is not None and not packed:
                 self._monitor.labels(given)
 
     def _output(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:

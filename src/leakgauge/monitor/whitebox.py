@@ -21,14 +21,7 @@ from leakgauge.core import Loss, Targets
 from leakgauge.core.running import output_at
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.errors.checked import checked
-from leakgauge.measures.membership import (
-    Rate,
-    auc,
-    auc_interval,
-    decode,
-    membership_information,
-    true_positive_rate,
-)
+from leakgauge.measures.membership import Rate, auc, auc_interval, decode, membership_information, true_positive_rate
 from leakgauge.monitor.head import Products, head_products, linear_owner
 
 FLOATS = 1 << 24

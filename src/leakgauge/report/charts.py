@@ -423,13 +423,7 @@ class Panel:
 
 
 def bar_chart(
-    panels: Sequence[Panel],
-    *,
-    uid: str,
-    title: str,
-    desc: str = "",
-    keys: Sequence[Key] = (),
-    left: float = 132,
+    panels: Sequence[Panel], *, uid: str, title: str, desc: str = "", keys: Sequence[Key] = (), left: float = 132
 ) -> Markup:
     """Panels below each other; the names of rows end at ``left``."""
     body, at = legend(keys, left=left)

@@ -13,7 +13,7 @@ from leakgauge.audit.files import write_whole
 from leakgauge.audit.findings import Findings, Unanswered, read_findings, training_of
 from leakgauge.audit.questions import defense_records
 from leakgauge.audit.questions import properties as property_records
-from leakgauge.audit.questions import split as scan_records
+from leakgauge.audit.questions import split_records as scan_records
 from leakgauge.audit.questions import training as monitor_records
 from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.wording import State, statements

@@ -1,7 +1,6 @@
 """The appendix of the report: the record of every number, whole and as JSON, with the command that made it.
 
-An anchor is a promise between a table and the appendix: a stated number links to ``case_anchor(…)``, ``training_anchor(…)``,
-``cut_anchor(…)`` or ``defense_anchor(…)``, and the appendix has the record with that id.
+An anchor is a promise between a table and the appendix: a stated number links to it, and the appendix has the record with that id.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from markupsafe import Markup, escape
 from leakgauge.audit import records
 from leakgauge.audit.files import finite, line_of
 from leakgauge.audit.questions import defense_records as defenses
-from leakgauge.audit.questions import properties, split, training
+from leakgauge.audit.questions import properties, split_records, training
 from leakgauge.audit.questions.defense_records import DefenseRecord
 from leakgauge.audit.questions.properties import PropertyRecord
 from leakgauge.audit.questions.training import MonitorRun
@@ -51,23 +50,9 @@ class Group:
     left_out: str = ""
 
 
-def case_anchor(number: int) -> str:
-    return f"record-case-{number}"
-
-
-def training_anchor(step: int | None = None) -> str:
-    """Of one look at the training, or of the training as a whole."""
-    return "record-training" if step is None else f"record-training-{step}"
-
-
-def cut_anchor(number: int | None = None) -> str:
-    """Of one cut (its place by depth, from 1), or of the scan as a whole."""
-    return "record-scan" if number is None else f"record-cut-{number}"
-
-
-def defense_anchor(number: int) -> str:
-    """Of one trial of a defense, from 1."""
-    return f"record-defense-{number}"
+def anchor(kind: str, number: int | None = None) -> str:
+    """Of one case, cut, defense or property (from 1), of the look at a training at a step, or of all of it."""
+    return f"record-{kind}" if number is None else f"record-{kind}-{number}"
 
 
 def of_cases(found: Sequence[Record]) -> Group:
@@ -80,7 +65,7 @@ def of_cases(found: Sequence[Record]) -> Group:
                 f"record {record.key!r} holds a value that is not a number; measure the case again"
             ) from error
         title = f"Set-up {number}: {record.case.name}"
-        sources.append(Source(case_anchor(number), title, record.command, pretty(fields)))
+        sources.append(Source(anchor("case", number), title, record.command, pretty(fields)))
     return Group("updates", "Updates", records.FILE, tuple(sources))
 
 
@@ -88,9 +73,10 @@ def of_training(run: MonitorRun, looks: Sequence[Mapping[str, Any]]) -> Group:
     """The training itself and those ``looks`` at it that the page quotes."""
     command = str(run.about.get("command") or "")
     whole = {"run": run.about, "end": run.end} | ({"paper": run.paper} if run.paper else {})
-    sources = [Source(training_anchor(), "The training", command, pretty(whole))]
+    sources = [Source(anchor("training"), "The training", command, pretty(whole))]
     sources += [
-        Source(training_anchor(look["step"]), f"Report at step {look['step']}", command, pretty(look)) for look in looks
+        Source(anchor("training", look["step"]), f"Report at step {look['step']}", command, pretty(look))
+        for look in looks
     ]
     missing = len(run.reports) - len(looks)
     verb = "is" if missing == 1 else "are"
@@ -99,15 +85,15 @@ def of_training(run: MonitorRun, looks: Sequence[Mapping[str, Any]]) -> Group:
 
 
 def of_scan(folder: Path) -> Group:
-    plan, found = split.read_plan(folder), split.read(folder)
-    conclusion = split.read_conclusion(folder)
+    plan, found = split_records.read_plan(folder), split_records.read(folder)
+    conclusion = split_records.read_conclusion(folder)
     whole = {"plan": asdict(plan), "conclusion": None if conclusion is None else asdict(conclusion)}
-    sources = [Source(cut_anchor(), "Plan and conclusion", plan.command, pretty(finite(whole)))]
+    sources = [Source(anchor("scan"), "Plan and conclusion", plan.command, pretty(finite(whole)))]
     for number, cut in enumerate(plan.cuts, start=1):
         own = [finite(asdict(record)) for record in found if record.cut == cut["name"]]
         if own:
-            sources.append(Source(cut_anchor(number), f"Cut {number}: {cut['name']}", plan.command, pretty(own)))
-    files = f"{split.PLAN}, {split.FILE} and {split.CONCLUSION}"
+            sources.append(Source(anchor("cut", number), f"Cut {number}: {cut['name']}", plan.command, pretty(own)))
+    files = f"{split_records.PLAN}, {split_records.FILE} and {split_records.CONCLUSION}"
     return Group("split", "Split", files, tuple(sources))
 
 
@@ -115,18 +101,15 @@ def of_defenses(found: Sequence[DefenseRecord]) -> Group:
     sources = []
     for number, record in enumerate(found, start=1):
         fields = json.loads(line_of(defenses.to_json(record)))
-        sources.append(Source(defense_anchor(number), f"Trial {number}: {record.name}", record.command, pretty(fields)))
+        sources.append(
+            Source(anchor("defense", number), f"Trial {number}: {record.name}", record.command, pretty(fields))
+        )
     return Group("defenses", "Defenses", defenses.FILE, tuple(sources))
-
-
-def property_anchor(number: int) -> str:
-    """Of one probe, from 1."""
-    return f"record-property-{number}"
 
 
 def of_properties(found: Sequence[PropertyRecord]) -> Group:
     sources = [
-        Source(property_anchor(k), f"Probe {k}: {one.name}", one.command, pretty(finite(asdict(one))))
+        Source(anchor("property", k), f"Probe {k}: {one.name}", one.command, pretty(finite(asdict(one))))
         for k, one in enumerate(found, start=1)
     ]
     return Group("properties", "Properties", properties.FILE, tuple(sources))

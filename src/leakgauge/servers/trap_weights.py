@@ -19,7 +19,7 @@ from leakgauge.servers.server import pixels_of
 @checked
 @dataclass(frozen=True)
 class TrapWeightServer:
-    """Boenisch et al. 2023: keeps the architecture, but chooses the weights of a fully connected first layer so that each unit
+    """Boenisch et al. 2023: keeps the architecture, but chooses the weights of a fully connected first layer such that each unit
     fires for few images. The attack ``linear_rows`` reads the images that are alone in some unit.
 
     Without auxiliary images the positive half of a row is ``scale`` times the negative half: the smaller, the fewer images pass.

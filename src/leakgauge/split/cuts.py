@@ -35,9 +35,8 @@ class Sizes:
 class Cut:
     """One possible cut. ``tensors`` are sent; with more than one it is a multi-tensor cut.
 
-    ``edge_share`` is the share of the model's parameters on the edge, ``edge_flops`` the edge's work for one sample,
-    ``edge_time_share`` its share of the time of a forward pass (None if it was not measured). ``depth`` is the cut's position among
-    the single-tensor cuts, in (0, 1]; 1 is the model's output.
+    ``edge_share`` is the share of the model's parameters on the edge, ``edge_flops`` the edge's work for one sample. ``depth`` is the
+    cut's position among the single-tensor cuts, in (0, 1]; 1 is the model's output.
     """
 
     name: str
@@ -47,7 +46,6 @@ class Cut:
     edge_parameters: int
     edge_share: float
     edge_flops: int
-    edge_time_share: float | None
     depth: float
     image: Sizes
 
@@ -67,10 +65,6 @@ class Cut:
             raise BadInput(f"numbers must be sent as one of {', '.join(BYTES)}, got {numbers!r}")
         return BYTES[numbers] * self.elements
 
-    def saves_bandwidth(self, numbers: str = "fp32") -> bool:
-        """Whether less is sent than the raw image needs."""
-        return self.bytes(numbers) < self.image.raw_image
-
 
 def cuts(
     model: Victim | nn.Module,
@@ -78,17 +72,15 @@ def cuts(
     *,
     multi_tensor: bool = False,
     images: Tensor | None = None,
-    time_repeats: int = 0,
 ) -> tuple[Cut, ...]:
     """All cuts of a model, from the input to the output.
 
     A bare module needs its input ``space``, or the shape of an image. Cuts where several tensors cross (for example inside a
-    residual block) are listed with ``multi_tensor=True``. ``images`` (N, C, H, W) in [0, 1] give the JPEG size to compare with. With
-    ``time_repeats`` the edge's share of the time is measured over that many forward passes.
+    residual block) are listed with ``multi_tensor=True``. ``images`` (N, C, H, W) in [0, 1] give the JPEG size to compare with.
     """
     victim = as_victim(model, space)
     traced = trace_of(victim)
-    costs = traced.costs(example_of(victim, 1 if not traced.any_batch else 2), repeats=time_repeats)
+    costs = traced.costs(example_of(victim, 1 if not traced.any_batch else 2))
     total = sum(parameter.numel() for parameter in victim.model.parameters())
     sizes = Sizes(torch.Size(victim.space.shape).numel(), None if images is None else jpeg_bytes(images))
     singles = [name for name, point in traced.points.items() if len(point.tensors) == 1]
@@ -109,7 +101,6 @@ def _cut(point: Point, cost: EdgeCost, parameters: int, depth: float, sizes: Siz
         edge_parameters=cost.parameters,
         edge_share=cost.parameters / parameters,
         edge_flops=cost.flops,
-        edge_time_share=cost.time_share,
         depth=depth,
         image=sizes,
     )

@@ -44,12 +44,7 @@ class ExportedHalves:
 
 
 def export_halves(
-    victim: Victim,
-    cut: str,
-    folder: Path,
-    *,
-    formats: Sequence[str] = FORMATS,
-    tolerance: float = TOLERANCE,
+    victim: Victim, cut: str, folder: Path, *, formats: Sequence[str] = FORMATS, tolerance: float = TOLERANCE
 ) -> ExportedHalves:
     """Writes ``edge.pt2``, ``cloud.pt2``, ``edge.onnx``, ``cloud.onnx`` and ``split.json`` into ``folder``, after checking them.
 

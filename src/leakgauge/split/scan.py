@@ -25,8 +25,9 @@ from leakgauge.measures.features import (
     effective_rank,
     feature_entropy,
 )
-from leakgauge.measures.image import mse, ssim
+from leakgauge.measures.image import brighter, mse, ssim
 from leakgauge.measures.intervals import ratio_interval
+from leakgauge.measures.probe import attribute_auc
 from leakgauge.measures.reidentification import rank
 from leakgauge.split.cache import IN_MEMORY, cache_features, feature_bytes
 from leakgauge.split.cuts import Cut
@@ -58,7 +59,8 @@ class CutRisk:
     really sent. ``within``, ``radius``, ``effective_rank`` and the entropies describe the features of the test images; the
     entropies are trend indicators, not guarantees. ``epochs`` are those that the attack reported (0 for a closed form). A cut where
     the attack refused has a ``refusal`` and no scores. ``by`` names the attack where an inverter chose among several; ``tested``
-    counts the attacked images.
+    counts the attacked images. ``attribute_auc`` is how well a linear probe of what one image sends tells whether the image is brighter
+    than the median of its class, with its interval; None where the images are too few.
     """
 
     cut: str
@@ -84,6 +86,9 @@ class CutRisk:
     refusal: str = ""
     by: str = ""
     tested: int = 0
+    attribute_auc: float | None = None
+    attribute_low: float | None = None
+    attribute_high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -233,6 +238,8 @@ def _row(
     except Inapplicable as refusal:
         return CutRisk(name, refusal=str(refusal), epochs=trained, seconds=time.perf_counter() - began), None
     radii = None if test.labels is None else class_radii(sent, test.labels)
+    own = (auxiliary.images, auxiliary.labels)
+    told = attribute_auc(features, brighter(*own), sent, brighter(test.images, test.labels, than=own), seed=seed)
     row = replace(
         score_images(name, made, auxiliary, test, seed=seed),
         by=decode.name if isinstance(decode, Named) else "",
@@ -242,6 +249,9 @@ def _row(
         effective_rank=effective_rank(covariance_spectrum(sent[draw_indices(len(sent), SPECTRUM_FROM)])),
         feature_entropy_per_dimension=None if radii is None else feature_entropy(radii).nats_per_dimension,
         decision_entropy_per_dimension=None if radii is None else decision_entropy(radii).nats_per_dimension,
+        attribute_auc=None if told is None else told.value,
+        attribute_low=None if told is None else told.low,
+        attribute_high=None if told is None else told.high,
         epochs=trained,
         seconds=time.perf_counter() - began,
     )

@@ -247,12 +247,7 @@ class _Search:
 
 
 def _zone(
-    names: Sequence[str],
-    held: int | None,
-    leaking: int,
-    threshold: float,
-    attempts: list[Attempt],
-    epochs: int,
+    names: Sequence[str], held: int | None, leaking: int, threshold: float, attempts: list[Attempt], epochs: int
 ) -> Zone:
     recommended = None if held is None else names[held]
     return Zone(

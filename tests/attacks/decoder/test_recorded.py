@@ -133,12 +133,19 @@ def test_a_gpu_learns_as_well_and_its_decoder_runs_anywhere():
 def test_gradients_in_the_other_layout_of_a_small_kernel_are_taken(like_a_gpu):
     """The fused Adam wants gradients that lie as their weights do, which those of 1×1 convolutions need not on a GPU."""
     for shape, fused in (((4, 8, 3, 3), True), ((4, 8), True), ((4, 8, 1, 1), False), ((4, 1, 3, 3), False)):
-        weight = nn.Parameter(torch.rand(shape).contiguous())
-        optimizer = Plateau().begin([nn.Parameter(torch.ones(3)), weight], 10).optimizer
-        assert bool(optimizer.param_groups[0]["fused"]) == fused
-        if not fused:
-            strides = torch.empty(shape).contiguous(memory_format=torch.channels_last).stride()
-            weight.grad = torch.empty_strided(shape, strides).copy_(torch.ones(shape))
-            before = weight.detach().clone()
-            optimizer.step()
-            assert (weight.detach() < before).all()
+        other, weight = nn.Parameter(torch.ones(3)), nn.Parameter(torch.rand(shape).contiguous())
+        steps = Plateau(patience=0).begin([other, weight], 10)
+        groups = steps.optimizer.param_groups
+        assert [bool(group["fused"]) for group in groups if any(p is weight for p in group["params"])] == [fused]
+        strides = (
+            torch.empty(shape)
+            .contiguous(memory_format=torch.channels_last if len(shape) == 4 else torch.contiguous_format)
+            .stride()
+        )
+        weight.grad = torch.ones(shape) if fused else torch.empty_strided(shape, strides).copy_(torch.ones(shape))
+        other.grad, before = torch.ones(3), weight.detach().clone()
+        steps.optimizer.step()
+        assert (weight.detach() < before).all()
+        for loss in (1.0, 1.0):
+            steps.after_epoch(loss)
+        assert [float(group["lr"]) for group in groups] == pytest.approx([1e-4] * len(groups))  # halved once in each

@@ -15,7 +15,7 @@ from leakgauge.audit.questions import properties
 from leakgauge.audit.questions.properties import PROPERTIES, PropertyPlan, plan_properties, probe
 from leakgauge.audit.request import Effort, Request
 from leakgauge.audit.session import Setup, embedded
-from leakgauge.audit.whole import conduct, run
+from leakgauge.audit.whole import carry_out, conduct
 from leakgauge.audit.wording import property_sentence, statements
 from leakgauge.audit.wording.properties import NOT_BOUNDED
 from leakgauge.errors import BadInput
@@ -64,7 +64,7 @@ def test_an_audit_of_properties_alone(tmp_path, monkeypatch):
     assert "does not bound this" in html
     assert "record-property-2" in html
     before = (tmp_path / properties.FILE).read_text()
-    run(plan, folder=tmp_path, load=small)
+    carry_out(plan, folder=tmp_path, load=small)
     assert (tmp_path / properties.FILE).read_text() == before  # nothing is measured twice
 
 
@@ -99,7 +99,7 @@ def test_data_that_could_show_nothing_are_inconclusive_and_no_negative(tmp_path)
     assert nothing.could_tell
     assert not few.could_tell
     assert not replace(nothing, null_high=0.85).could_tell  # chance alone reaches that far
-    assert property_sentence(few).startswith("The data are too few to say")
+    assert property_sentence(few).startswith("There is too little data to find out")
     for record, badge in ((nothing, "None found"), (few, "Inconclusive")):
         folder = tmp_path / badge
         folder.mkdir()
@@ -119,13 +119,13 @@ def test_what_is_told_becomes_advice(tmp_path):
 def test_a_budget_buys_as_many_updates_as_there_is_time_for(tmp_path):
     main = Case(model="cnn", mode="train", batch_size=4)
     request = Request(("properties",), main, (), (), main, Effort(), budget=1.0)
-    from leakgauge.audit.planner import make_plan
+    from leakgauge.audit.planner import Planner
 
     with pytest.raises(BadInput, match="left out: it takes at least"):
-        make_plan(request, load=small, folder=tmp_path, began=-1e6)
+        Planner(request, load=small, folder=tmp_path, began=-1e6).plan()
     import time
 
-    plan = make_plan(replace(request, budget=600.0), load=small, folder=tmp_path, began=time.perf_counter())
+    plan = Planner(replace(request, budget=600.0), load=small, folder=tmp_path, began=time.perf_counter()).plan()
     assert isinstance(plan, Plan)
     assert plan.properties is not None
     assert properties.FEWEST_UPDATES <= plan.properties.updates <= properties.UPDATES

@@ -11,20 +11,9 @@ from torch import nn
 
 from leakgauge.audit.case import Case
 from leakgauge.audit.findings import Split, split_of
-from leakgauge.audit.questions import split as store
-from leakgauge.audit.questions.split import (
-    DECODER,
-    LEAST_SQUARES,
-    RIDGE,
-    Asked,
-    Conclusion,
-    ScanRun,
-    conclude,
-    parted,
-    placed,
-    plan_scan,
-    straight,
-)
+from leakgauge.audit.questions import split_records as store
+from leakgauge.audit.questions.split import Asked, ScanRun, parted, placed, plan_scan
+from leakgauge.audit.questions.split_records import DECODER, RIDGE, Conclusion, conclude, straight
 from leakgauge.audit.session import Setup
 from leakgauge.audit.wording import on_split, split_notes
 from leakgauge.core import Pixels, Victim
@@ -32,6 +21,7 @@ from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import progress
 from leakgauge.report.page import write
 from leakgauge.split import RidgeInverter
+from leakgauge.split.whitebox import LEAST_SQUARES
 from leakgauge.split.zone import Zone
 
 CASE = Case(model="vgg", seed=3)

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from leakgauge.audit.case import Case
-from leakgauge.audit.questions import split as store
-from leakgauge.audit.questions.split import RIDGE, Conclusion, CutRecord, ScanPlan
+from leakgauge.audit.questions import split_records as store
+from leakgauge.audit.questions.split_records import RIDGE, Conclusion, CutRecord, ScanPlan
 from leakgauge.errors import BadInput
 from leakgauge.split.remedies import Remedy
 

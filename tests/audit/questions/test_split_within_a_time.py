@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from leakgauge.audit.case import Case
-from leakgauge.audit.questions import split
-from leakgauge.audit.questions.split import RIDGE, Asked, ScanRun, plan_scan
+from leakgauge.audit.questions import split, split_records
+from leakgauge.audit.questions.split import Asked, ScanRun, plan_scan
+from leakgauge.audit.questions.split_records import RIDGE
 from leakgauge.audit.session import Setup
 from leakgauge.core import Pixels, Victim
 from leakgauge.split.inverters import LinearInverter
@@ -54,7 +55,7 @@ def test_a_scan_without_enough_time_names_the_cuts_it_left_out(setup, clock, tmp
     plan, run, found = scanned(setup, tmp_path / "short", budget=10 * EACH)
     every = [cut["name"] for cut in plan.cuts]
     assert len(every) == 9
-    attacked = [r.cut for r in split.read(tmp_path / "short") if r.attack == RIDGE]
+    attacked = [r.cut for r in split_records.read(tmp_path / "short") if r.attack == RIDGE]
     assert sorted(attacked, key=every.index) == run.names
     assert len(run.names) == 5, "half of the budget is five cuts"
     assert (run.names[0], run.names[-1]) == (every[0], every[-1])
@@ -62,7 +63,7 @@ def test_a_scan_without_enough_time_names_the_cuts_it_left_out(setup, clock, tmp
     (note,) = [note for note in run.plan.notes if "lack of time" in note]
     assert note.startswith(f"4 of 9 cuts were not attacked for lack of time: {', '.join(left_out)};")
     assert len(found.envelope) == len(run.names)
-    pictures = [r.picture for r in split.read(tmp_path / "short") if r.attack == RIDGE]
+    pictures = [r.picture for r in split_records.read(tmp_path / "short") if r.attack == RIDGE]
     assert len(set(pictures)) == len(pictures), "no cut's picture takes the place of another's"
 
 
@@ -94,7 +95,7 @@ def test_a_thinned_scan_that_is_resumed_keeps_its_cuts(setup, clock, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         ScanRun(setup, plan, folder, on_record=killed, inverter=Mean())()
-    thinned = split.read_plan(folder)
+    thinned = split_records.read_plan(folder)
     assert len(thinned.cuts) == 5
     run = ScanRun(setup, thinned, folder, inverter=Mean())
     run()

@@ -12,13 +12,7 @@ from torch import Tensor, nn
 
 from leakgauge.attacks.april.identifiability import expected_pixel_error, identifiability
 from leakgauge.attacks.april.patches import Box, PatchGrid, patch_grid, pixels_from_patches
-from leakgauge.attacks.april.ridge import (
-    NoisySystem,
-    error_bound,
-    noise_bound,
-    ridge_from_noise,
-    std_from_outside,
-)
+from leakgauge.attacks.april.ridge import NoisySystem, error_bound, noise_bound, ridge_from_noise, std_from_outside
 from leakgauge.attacks.certificate import certify
 from leakgauge.channels.facts import local_steps, require_gradients
 from leakgauge.channels.gradient import gradient, gradient_at
@@ -247,7 +241,7 @@ def _layout(victim: Victim, roles: Roles, grid: PatchGrid, *, seed: int) -> _Lay
     other = _first_input(victim, attention, torch.zeros_like(probe), seed=seed)
     if not close(other[: len(known)], known):
         return replace(found, broken="the tokens before the patches depend on the image, so they are unknown")
-    signal = _probe_gradient(victim, probe, seed=seed)
+    signal = probe_gradient(victim, probe, seed=seed)
     gradient = torch.cat([found.gradient_before(signal), _position_gradient(signal, roles)[first:]])
     if close(gradient.T @ z, attention_products(signal, victim.parameters(), attention).cpu()):
         return found
@@ -295,7 +289,7 @@ def _learned_tokens(victim: Victim, roles: Roles, known: Tensor, positions: Tens
     return tuple(found)
 
 
-def _probe_gradient(victim: Victim, probe: Tensor, *, seed: int) -> Signal:
+def probe_gradient(victim: Victim, probe: Tensor, *, seed: int) -> Signal:
     """The gradient of the adversary's own image. The identity holds for any loss, so we draw one that takes any output."""
     parameters = victim.parameters()
 

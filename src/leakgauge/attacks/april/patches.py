@@ -41,16 +41,22 @@ class PatchGrid:
     @classmethod
     def of(cls, layer: nn.Module, shape: tuple[int, ...]) -> PatchGrid:
         """From a convolution; refuses any other layer, and padding other than zeros."""
-        if not isinstance(layer, nn.Conv2d):
+        if not isinstance(layer, nn.Conv1d | nn.Conv2d):
             raise Inapplicable(
                 f"the patch embedding is neither a convolution nor a linear layer: it is a {type(layer).__name__}"
             )
         if layer.padding_mode != "zeros" or layer.padding == "same":
             raise Inapplicable("the patch embedding is not a convolution over patches of the image with zero padding")
-        padding = 0 if layer.padding == "valid" else layer.padding
-        how: dict[str, Any] = {"dilation": layer.dilation, "padding": padding, "stride": layer.stride}
-        numbers = torch.arange(1, math.prod(shape) + 1, dtype=torch.float64).reshape(1, *shape)  # padding adds zeros
-        index = F.unfold(numbers, layer.kernel_size, **how)[0].T.long() - 1
+        flat = (1,) * (2 - len(layer.kernel_size))  # a series is an image one pixel high
+        padding = (0, 0) if isinstance(layer.padding, str) else (*(0 for _ in flat), *layer.padding)
+        how: dict[str, Any] = {
+            "dilation": (*flat, *layer.dilation),
+            "padding": padding,
+            "stride": (*flat, *layer.stride),
+        }
+        numbers = torch.arange(1, math.prod(shape) + 1, dtype=torch.float64)  # padding adds zeros
+        image = numbers.reshape(1, shape[0], *flat, *shape[1:])
+        index = F.unfold(image, (*flat, *layer.kernel_size), **how)[0].T.long() - 1
         return cls(_dense(layer), _float64(layer.bias), index, shape)
 
     @classmethod
@@ -83,7 +89,7 @@ class PatchGrid:
         return flat.reshape(self.shape)
 
 
-def _dense(conv: nn.Conv2d) -> Tensor:
+def _dense(conv: nn.Conv1d | nn.Conv2d) -> Tensor:
     """Weight (width, values) of a convolution. With groups, channels that an output does not read have weight zero."""
     own = conv.weight.detach().double().cpu()
     groups, (outputs, inputs) = conv.groups, own.shape[:2]

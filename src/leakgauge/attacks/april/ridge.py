@@ -18,8 +18,7 @@ what the noise adds:
 
 s_i are those of the *observed* Ã, which the adversary knows, so (*) gives a rigorous bound, not a first-order one:
 :func:`error_bound`. In terms of the unknown A, Weyl's inequality |s_i(Ã) − s_i(A)| ≤ ‖E‖₂ turns it, for λ = 0 and P = 1, into Wedin's
-bound for least squares with zero residual: ‖ẑ − z‖ ≤ (‖F‖ + ‖E‖·‖z‖) / (s_min(A) − ‖E‖). To first order Ã's singular values and
-vectors are A's, and averaging (*) over independent noise gives :func:`expected_error`.
+bound for least squares with zero residual: ‖ẑ − z‖ ≤ (‖F‖ + ‖E‖·‖z‖) / (s_min(A) − ‖E‖).
 """
 
 from __future__ import annotations
@@ -198,17 +197,3 @@ def noise_bound(weights: Tensor, tokens: float, *, std: float, width: int, devia
     """
     slope = math.hypot(float(torch.linalg.matrix_norm(weights, 2)), tokens)
     return _typical(weights, tokens, std, width) + deviations * std * slope
-
-
-def expected_error(system: NoisySystem, ridge: float, weights: Tensor, *, std: float, tokens: Tensor) -> float:
-    """First-order root mean square of the noise part of ‖X̂ − X‖_F, for N(0, std²) on every entry of both sides.
-
-        E ‖…‖² ≈ Σ_ij (σ_ij/(σ_ij² + λ))² · std² · (‖W l_i‖² + ‖z p_j‖²)
-
-    because l_iᵀF p_j has variance std²·‖W l_i‖² and l_iᵀE z p_j has std²·‖z p_j‖²; ``weights`` is W, ``tokens`` is z. What the
-    penalty removes is not counted.
-
-    Ref: Golub and Van Loan 2013, section 5.3.7 — first-order sensitivity of least squares
-    """
-    variance = (weights @ system.left).square().sum(0)[:, None] + (tokens @ system.inner).square().sum(0)
-    return std * float((gain(system.singular, ridge).square() * variance).sum().sqrt())

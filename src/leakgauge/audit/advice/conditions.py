@@ -130,7 +130,7 @@ def more_local_steps(found: Findings) -> Match | None:
 def larger_batches(found: Findings) -> Match | None:
     """The smaller batch leaks more, and nothing was reconstructed from a batch of the advised size or a larger one."""
 
-    def fits(flip: Flip) -> bool:
+    def fits(flip: Flip[Update]) -> bool:
         enough = flip.holding.batch
         return flip.leaking.batch < enough and not any(
             u.outcome is Outcome.FEASIBLE and u.batch >= enough for u in _realistic(found)
@@ -139,7 +139,7 @@ def larger_batches(found: Findings) -> Match | None:
     return _flipped(found, fits)
 
 
-def _flipped(found: Findings, fits: Callable[[Flip], bool]) -> Match | None:
+def _flipped(found: Findings, fits: Callable[[Flip[Update]], bool]) -> Match | None:
     """The flip that fits and helps most, between undefended set-ups of which at least the better one asks for no diagnostic help."""
     every = () if found.updates is None else found.updates.flips
     for flip in sorted(every, key=lambda flip: _severity(flip.holding)):

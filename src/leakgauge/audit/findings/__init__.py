@@ -8,25 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from leakgauge.audit import records
 from leakgauge.audit.findings.defenses import LEAST_DROP, MOST_POINTS, Defended, Defenses, broken_by, defenses_of
 from leakgauge.audit.findings.split import Split, split_of
-from leakgauge.audit.findings.training import (
-    ALMOST_ALL_MEMBERS,
-    EARLY,
-    Measured,
-    Training,
-    counted,
-    training_of,
-)
-from leakgauge.audit.findings.unanswered import Unanswered
+from leakgauge.audit.findings.training import ALMOST_ALL_MEMBERS, EARLY, Measured, Training, counted, training_of
 from leakgauge.audit.findings.updates import EXPLAINED, MISFIT, Flip, Update, Updates, updates_of
 from leakgauge.audit.questions import ON_REQUEST, QUESTIONS, answers, defense_records
 from leakgauge.audit.questions import properties as property_records
-from leakgauge.audit.questions import split as scan_records
+from leakgauge.audit.questions import split_records as scan_records
 from leakgauge.audit.questions import training as monitor_records
-from leakgauge.audit.questions.answers import Waiting
+from leakgauge.audit.questions.answers import Unanswered, Waiting
 from leakgauge.audit.questions.properties import PropertyRecord
 from leakgauge.monitor.leakage import CONTROL_LIMIT, NOISE_LIMIT, SETTLED
 
@@ -86,13 +79,18 @@ class Findings:
 def read_findings(folder: Path) -> Findings:
     """Everything that the files in ``folder`` say. A question without records was not asked, or the audit says why."""
     said, late = answers.read(folder), answers.not_reached(folder)
-    found = {
-        "updates": _read_updates(folder),
-        "training": _read_training(folder),
-        "split": _read_split(folder),
-        "defenses": _read_defenses(folder),
-        "properties": _read_properties(folder),
-    }
+    found: dict[str, Any] = {question: Unanswered(question) for question in QUESTIONS}
+    if records.exists(folder):
+        found["updates"] = updates_of(records.read(folder))
+    if monitor_records.exists(folder):
+        found["training"] = training_of(monitor_records.read(folder))
+    if scan_records.exists(folder):
+        end = scan_records.read_conclusion(folder)
+        found["split"] = split_of(scan_records.read_plan(folder), scan_records.read(folder), end)
+    if defense_records.exists(folder):
+        found["defenses"] = defenses_of(defense_records.read(folder))
+    if property_records.exists(folder):
+        found["properties"] = property_records.read(folder) or Unanswered("properties")
     missing: list[Unanswered] = []
     partly: list[Unanswered] = []
     for question in QUESTIONS:
@@ -110,25 +108,3 @@ def read_findings(folder: Path) -> Findings:
         elif (ended := said.get(question)) and ended.status != "answered":
             partly.append(Unanswered(question, ended.reason or ended.status, failed=ended.status == "failed"))
     return Findings(**found, unanswered=tuple(missing), waiting=answers.waiting(folder), incomplete=tuple(partly))
-
-
-def _read_updates(folder: Path) -> Updates | Unanswered:
-    return updates_of(records.read(folder)) if records.exists(folder) else Unanswered("updates")
-
-
-def _read_training(folder: Path) -> Training | Unanswered:
-    return training_of(monitor_records.read(folder)) if monitor_records.exists(folder) else Unanswered("training")
-
-
-def _read_split(folder: Path) -> Split | Unanswered:
-    if not scan_records.exists(folder):
-        return Unanswered("split")
-    return split_of(scan_records.read_plan(folder), scan_records.read(folder), scan_records.read_conclusion(folder))
-
-
-def _read_properties(folder: Path) -> tuple[PropertyRecord, ...] | Unanswered:
-    return (property_records.read(folder) if property_records.exists(folder) else ()) or Unanswered("properties")
-
-
-def _read_defenses(folder: Path) -> Defenses | Unanswered:
-    return defenses_of(defense_records.read(folder)) if defense_records.exists(folder) else Unanswered("defenses")

@@ -9,8 +9,8 @@ from typing import Any
 
 from leakgauge.audit.case import clients_of, same_protection
 from leakgauge.audit.findings.training import GUESSING
-from leakgauge.audit.findings.unanswered import Unanswered
 from leakgauge.audit.findings.updates import Update
+from leakgauge.audit.questions.answers import Unanswered
 from leakgauge.audit.questions.defense_records import DefenseRecord, Static, worth_having
 from leakgauge.audit.verdict import GLIMPSED, OUTLINED, SCRAMBLED, SERIES_GLIMPSED, Evidence, Outcome, Verdict
 
@@ -162,7 +162,6 @@ def defenses_of(found: Sequence[DefenseRecord]) -> Defenses | Unanswered:
     best = worth_having(found)
     each = {record.key: _defended(number, record, record.key in best) for number, record in enumerate(found, start=1)}
     case = base.trial.case
-    steps = case.options.get("steps")
     rows = tuple(each[record.key] for record in found if record.defenses)
     return Defenses(
         undefended=each[base.key],
@@ -171,7 +170,7 @@ def defenses_of(found: Sequence[DefenseRecord]) -> Defenses | Unanswered:
             part for part in (case.model, f"{case.mode} mode", f"batch {case.batch_size}", case.channel) if part
         ),
         clients=clients_of(case.channel),
-        steps=steps if isinstance(steps, int) else None,
+        steps=case.steps,
         train_steps=base.trial.train_steps,
         seconds=sum(record.seconds for record in found),
         diagnostic=base.assumed("diagnostic"),

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from leakgauge.audit.findings.unanswered import Unanswered
-from leakgauge.audit.questions.split import DECODER, Conclusion, CutRecord, ScanPlan
+from leakgauge.audit.questions.answers import Unanswered
+from leakgauge.audit.questions.split_records import DECODER, Conclusion, CutRecord, ScanPlan, strongest
 from leakgauge.data.facts import USUAL, DataFacts
 from leakgauge.split.envelope import kinks
 from leakgauge.split.remedies import Remedy
@@ -114,7 +114,7 @@ def split_of(plan: ScanPlan, found: Sequence[CutRecord], end: Conclusion | None)
         "decoders": plan.epochs != 0,
         "computed": len({record.cut for record in found if record.attack == LEAST_SQUARES}),
         "recognised": plan.recognised,
-        "best": tuple((name, best.by) for name in names if (best := _best(found, name)) is not None),
+        "best": tuple((name, best.by) for name in names if (best := strongest(found, name)) is not None),
         "accuracy": next((r.risk["accuracy"] for r in found if r.risk.get("accuracy") is not None), None),
         "auxiliary": plan.auxiliary,
         "tested": plan.tested,
@@ -144,7 +144,7 @@ def split_of(plan: ScanPlan, found: Sequence[CutRecord], end: Conclusion | None)
         safest_fvu=None if safest is None else measured[safest],
         epochs_here=max((record.epochs for record in trained if record.cut == end.recommended), default=0),
         weak=_weak(names, found),
-        by="" if (best := _best(found, end.recommended)) is None else best.by,
+        by="" if (best := strongest(found, end.recommended)) is None else best.by,
         reidentified=max(
             (r.reidentified for r in found if r.cut == end.recommended and not math.isnan(r.reidentified)), default=None
         ),
@@ -161,15 +161,7 @@ def split_of(plan: ScanPlan, found: Sequence[CutRecord], end: Conclusion | None)
     )
 
 
-def _best(found: Sequence[CutRecord], cut: str | None) -> CutRecord | None:
-    """The record of the lowest FVU at the cut; None if no attack ran."""
-    return min((r for r in found if r.cut == cut and not math.isnan(r.fvu)), key=lambda r: r.fvu, default=None)
-
-
 def _weak(names: Sequence[str], found: Sequence[CutRecord]) -> tuple[str, ...]:
     """Cuts at which every attack was beaten by one on a deeper cut, which the cloud can make of the same features."""
-    best = {
-        name: min((r.fvu for r in found if r.cut == name and not math.isnan(r.fvu)), default=None) for name in names
-    }
-    usable = [(name, value) for name, value in best.items() if value is not None]
-    return kinks([name for name, _ in usable], [value for _, value in usable])
+    usable = [best for name in names if (best := strongest(found, name)) is not None]
+    return kinks([best.cut for best in usable], [best.fvu for best in usable])

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from leakgauge.audit.findings.unanswered import Unanswered
+from leakgauge.audit.questions.answers import Unanswered
 from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.data.facts import USUAL, DataFacts, facts_from
 from leakgauge.monitor.leakage import CONTROL_LIMIT, SETTLED, failing

@@ -9,8 +9,8 @@ from leakgauge.audit import records
 from leakgauge.audit.bounds import Bound, Unbounded
 from leakgauge.audit.case import Change, accepted_options, enough_steps
 from leakgauge.audit.control import Control
-from leakgauge.audit.findings.unanswered import Unanswered
-from leakgauge.audit.questions.updates import DISHONEST, flips
+from leakgauge.audit.questions.answers import Unanswered
+from leakgauge.audit.questions.updates import DISHONEST, Flip, flips
 from leakgauge.audit.records import Captured, Record
 from leakgauge.audit.verdict import Evidence, Outcome, Verdict
 from leakgauge.data.facts import USUAL, DataFacts
@@ -123,24 +123,11 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Flip:
-    """Two set-ups that differ in one thing: ``leaking`` leaks more than ``holding``, which may still leak in part.
-
-    ``change`` leads from one to the other; the outcome there is ``makes``.
-    """
-
-    change: str
-    leaking: Update
-    holding: Update
-    makes: Outcome
-
-
-@dataclass(frozen=True)
 class Updates:
     """``every`` set-up in the order of the report, and the single changes that flip a verdict."""
 
     every: tuple[Update, ...]
-    flips: tuple[Flip, ...] = ()
+    flips: tuple[Flip[Update], ...] = ()
 
     @property
     def judged(self) -> tuple[Update, ...]:
@@ -187,11 +174,10 @@ def updates_of(found: Sequence[Record]) -> Updates | Unanswered:
     return Updates(every, tuple(_flips(latest, every)))
 
 
-def _flips(latest: Sequence[Record], every: Sequence[Update]) -> Iterable[Flip]:
+def _flips(latest: Sequence[Record], every: Sequence[Update]) -> Iterable[Flip[Update]]:
     by_key = {record.key: update for record, update in zip(latest, every, strict=True)}
     for flip in flips(latest):
-        leaking, holding = by_key[flip.leaking.key], by_key[flip.holding.key]
-        yield Flip(flip.change, leaking, holding, flip.makes)
+        yield Flip(flip.change, by_key[flip.leaking.key], by_key[flip.holding.key], flip.makes)
 
 
 SHOWN = ("ssim", "psnr", "layout", "pieces_lead", "correlation")
@@ -201,7 +187,7 @@ SHOWN = ("ssim", "psnr", "layout", "pieces_lead", "correlation")
 def _update(number: int, record: Record) -> Update:
     case, done = record.case, record.status == "done"
     usual = accepted_options(case)
-    steps = case.options.get("steps", usual.get("steps"))
+    steps = usual.get("steps") if case.steps is None else case.steps
     restarts = case.options.get("restarts", usual.get("restarts", 1))
     usual_steps = usual.get("steps")
     given = "labels" in {spec.partition(":")[0] for spec in case.reveal}

@@ -59,16 +59,23 @@ class Waiting:
     total: int
 
 
-def asked(folder: Path) -> tuple[Question, ...] | None:
-    """The questions of the plan; None where there is no plan of a whole audit."""
-    found = plan.of_audit(folder)
-    return None if found is None else found.questions
+@dataclass(frozen=True)
+class Unanswered:
+    """A question without an answer: it was not asked (no reason), it was refused, or it ``failed`` unexpectedly.
+
+    ``reached`` is False where it was asked, and the run was stopped before it came to it.
+    """
+
+    question: Question
+    reason: str = ""
+    failed: bool = False
+    reached: bool = True
 
 
 def not_reached(folder: Path) -> tuple[Question, ...]:
     """Questions that were asked and that nothing is on record of, neither an answer nor a refusal."""
-    said = read(folder)
-    return tuple(question for question in asked(folder) or () if question not in said)
+    said, planned = read(folder), plan.of_audit(folder)
+    return () if planned is None else tuple(question for question in planned.questions if question not in said)
 
 
 def waiting(folder: Path) -> tuple[Waiting, ...]:

@@ -41,7 +41,7 @@ MOST_HELD_OUT = 500
 LEARNING_RATE = 1e-3
 PIXELS = 1 << 21
 """Numbers that the samples run together may hold."""
-START = "weights drawn anew"
+START = "fresh weights"
 DELTA = 1e-5
 """For which an ε is stated."""
 OPTIMIZER = f"Adam, learning rate {LEARNING_RATE:g}"
@@ -210,8 +210,8 @@ class Releases:
             for places in self.batches.split(max(1, FLOATS // (sum(sizes.values()) * self.batches.shape[1]))):
                 yield {name: rows[places].mean(1) for name, rows in self.rows.items()}
             return
-        for first, places in _numbered(self.batches.split(max(1, FLOATS // sum(sizes.values())))):
-            sent = [self._released(first + i, p) for i, p in enumerate(places)]
+        for some in torch.arange(len(self.batches)).split(max(1, FLOATS // sum(sizes.values()))):
+            sent = [self._released(number, self.batches[number]) for number in some.tolist()]
             yield {name: torch.stack([one[name] for one in sent]) for name in sent[0]}
 
     def _released(self, number: int, places: Tensor) -> Signal:
@@ -250,15 +250,7 @@ def _unprotected(channel: Channel) -> Channel:
     return one.unprotected() if isinstance(one, Protects) else public(one)
 
 
-def _numbered(pieces: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
-    """Each piece with the number of its first row."""
-    first = 0
-    for piece in pieces:
-        yield first, piece
-        first += len(piece)
-
-
-def told_apart(drawn: Releases, defenses: Sequence[Defense], *, seed: int) -> Mapping[str, Any]:
+def read_members(drawn: Releases, defenses: Sequence[Defense], *, seed: int) -> Mapping[str, Any]:
     """How well members are distinguished from the other candidates of the same release, as a record keeps it.
 
     The AUC is the mean over releases of the share of pairs (member, other) that the decoder puts in the right order. TPR is

@@ -91,7 +91,7 @@ class Span(TypedDict):
     high: float
 
 
-class ToldApart(TypedDict):
+class Membership(TypedDict):
     """What a decoder read out of the updates."""
 
     auc: Span
@@ -255,7 +255,7 @@ def from_json(fields: dict[str, Any]) -> DefenseRecord:
     known = {"adapted": False, **with_infinity(migrated_defense(fields, FORMAT), SCORED)}
     trial = dict(typed(Mapping[str, Any], known.get("trial"), "trial"))
     record = typed(DefenseRecord, {**known, "trial": {**trial, "case": present_fields(trial.get("case"))}})
-    typed(ToldApart if "auc" in record.leakage else NotMeasured, record.leakage, "leakage")
+    typed(Membership if "auc" in record.leakage else NotMeasured, record.leakage, "leakage")
     typed(Accuracy if "value" in record.accuracy else NotMeasured, record.accuracy, "accuracy")
     return replace(record, command=safe_command(record.command))
 

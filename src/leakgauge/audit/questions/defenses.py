@@ -35,7 +35,7 @@ from leakgauge.audit.questions.defense_measures import (
     held_out,
     judged,
     privacy_of,
-    told_apart,
+    read_members,
     trained,
 )
 from leakgauge.audit.questions.defense_records import (
@@ -307,7 +307,7 @@ def _static(found: Result) -> Static:
 
 def _leakage(trial: Trial, base: Base) -> Mapping[str, Any]:
     try:
-        return told_apart(base.releases_of(trial.case), trial.case.build_defenses(), seed=trial.case.seed)
+        return read_members(base.releases_of(trial.case), trial.case.build_defenses(), seed=trial.case.seed)
     except Inapplicable as refusal:
         return {"unknown": str(refusal)}
 
@@ -392,7 +392,7 @@ def cost_of_trials(setup: Setup, case: Case, *, load: Load) -> TrialCost:
     base, steps = Base(trial, load), "steps" in accepted_options(case)
 
     def decode() -> None:
-        told_apart(base.releases, (GaussianNoise(relative=1.0),), seed=case.seed)
+        read_members(base.releases, (GaussianNoise(relative=1.0),), seed=case.seed)
 
     def attack(steps: int) -> None:
         attack_case(with_steps(trial.case, steps), base.setup, nothing=base.nothing)

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from leakgauge.audit.case import Case
@@ -19,6 +18,7 @@ from leakgauge.audit.timing import elapsed
 from leakgauge.audit.typed import typed
 from leakgauge.core import Pixels, share
 from leakgauge.errors import BadInput
+from leakgauge.measures.image import brighter
 from leakgauge.measures.membership import Rate, auc_interval
 from leakgauge.monitor.properties import FEWEST, HELD, Share, property_leakage
 
@@ -36,19 +36,12 @@ STRONG = 0.8
 """AUC of a probe that a negative should have been able to see."""
 
 
-def _bright(images: Tensor, labels: Tensor) -> Tensor:
-    """Brighter than the median of its class, so labels tell nothing about it."""
-    light = images.flatten(1).mean(1)
-    medians = {int(one): light[labels == one].median() for one in labels.unique()}
-    return light > torch.stack([medians[int(one)] for one in labels])
-
-
 def _commonest(images: Tensor, labels: Tensor) -> Tensor:
     """Of the class that most images are of."""
     return labels == labels.mode().values
 
 
-PROPERTIES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {"bright": _bright, "class": _commonest}
+PROPERTIES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {"bright": brighter, "class": _commonest}
 """An attribute that every image has and no label tells, and the share of a class, which labels tell anyway."""
 
 

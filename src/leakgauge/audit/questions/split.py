@@ -1,344 +1,51 @@
-"""Where the network may be cut: regression at every cut, least squares and decoders around the crossing, and what follows; resumable.
-
-The plan (``scan.json``) is written before the first cut, each line (``scan.jsonl``) as soon as its cut is done, the conclusion
-(``scan_conclusion.json``) at the end. A process that is killed loses the cut it was at, and nothing else.
-"""
+"""Where the network may be cut: regression at every cut, least squares and decoders around the crossing; resumable."""
 
 from __future__ import annotations
 
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
 
 from leakgauge.attacks.decoder import FEW, ByShape, DecoderInverter, Narrowed, Vector
 from leakgauge.audit.case import Case
-from leakgauge.audit.files import JsonLines, finite, json_text, read_json, safe_command, save_strip, write_whole
-from leakgauge.audit.migrate import migrated_conclusion, migrated_scan
+from leakgauge.audit.files import finite, save_strip
 from leakgauge.audit.phrasing import few, plural
+from leakgauge.audit.questions.split_records import (
+    DECODER,
+    RIDGE,
+    Conclusion,
+    CutRecord,
+    PlannedCut,
+    ScanPlan,
+    append,
+    conclude,
+    read,
+    risk_of,
+    save_conclusion,
+    save_plan,
+)
 from leakgauge.audit.run import versions
 from leakgauge.audit.session import Setup, check_fits
-from leakgauge.audit.timing import evenly, places_within
-from leakgauge.audit.typed import Misfit, typed
 from leakgauge.core import Pixels
-from leakgauge.data.facts import USUAL, DataFacts
 from leakgauge.errors import BadInput
 from leakgauge.graphs import trace_of
 from leakgauge.measures.tsne import tsne
 from leakgauge.split.attacker import Attacker
 from leakgauge.split.cache import cache_features
 from leakgauge.split.cuts import Cut, cuts, find_cut, worthwhile
-from leakgauge.split.envelope import envelope
 from leakgauge.split.inverters import Inverter, LinearInverter
-from leakgauge.split.query import Constraints, Offer, choose, pareto, parse_constraints
+from leakgauge.split.query import parse_constraints
 from leakgauge.split.remedies import Remedy, find_remedy
 from leakgauge.split.scan import FEWEST_AUXILIARY, CutRisk, Images, distinct_cuts, scan
 from leakgauge.split.whitebox import LEAST_SQUARES, WORK, WhiteBox
 from leakgauge.split.zone import RECOGNISED, Zone, advance, crossing, expected_crossing, find_zone, kept
-
-PLAN, FILE, CONCLUSION = "scan.json", "scan.jsonl", "scan_conclusion.json"
-RIDGE, DECODER = "ridge", "decoder"
-
-
-class PlannedCut(TypedDict):
-    """``place`` is the one that the cut had by depth before others left the plan."""
-
-    name: str
-    shape: Sequence[int]
-    bytes: int
-    edge_flops: int
-    edge_share: float
-    place: NotRequired[int]
-
-
-@dataclass(frozen=True)
-class ScanPlan:
-    """Everything that decides what the scan does; a resumed scan reads it instead of options.
-
-    ``case`` names model, data and defenses. ``cuts`` holds one mapping per cut by depth: name, shape, bytes, edge_flops, edge_share.
-    ``epochs`` is the full effort of a decoder: 0 is ridge alone, None is not decided yet and will be so that the decoders take
-    ``budget`` seconds. ``labels`` are those of the images in the maps, ``truth`` is the strip of the
-    ``shown`` originals. ``named`` cuts were asked for one by one, so none is left out for lack of time.
-    ``audited``: the scan is part of an audit. ``recognised`` is the largest share of images that may be re-identified at a cut that
-    is recommended; 1, as in records of 0.1, is no limit.
-    """
-
-    case: Case
-    cuts: tuple[PlannedCut, ...]
-    threshold: float
-    epochs: int | None
-    budget: float | None
-    require: str
-    numbers: str
-    raw_bytes: int
-    jpeg_bytes: float | None
-    auxiliary: int
-    tested: int
-    traced: str
-    labels: tuple[int, ...]
-    truth: str
-    shown: int
-    versions: Mapping[str, str]
-    command: str
-    notes: tuple[str, ...] = ()
-    named: bool = False
-    audited: bool = False
-    recognised: float = 1.0
-    data: DataFacts = USUAL
-
-
-@dataclass(frozen=True)
-class CutRecord:
-    """One attack on one cut. ``risk`` holds the numbers by name, or a ``refusal``; ``map`` places of features in [0, 1]².
-
-    ``epochs`` are those a decoder was trained for, ``allowed`` those it might have taken: it stops once it has shown that its cut leaks.
-    None is the same number, as in records of 0.1.
-    """
-
-    cut: str
-    attack: str
-    epochs: int
-    risk: Mapping[str, Any]
-    picture: str = ""
-    map: tuple[tuple[float, float], ...] = ()
-    allowed: int | None = None
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        return self.cut, self.attack, self.epochs if self.allowed is None else self.allowed
-
-    @property
-    def fvu(self) -> float:
-        """NaN where the attack refused."""
-        value = self.risk.get("fvu")
-        return math.nan if value is None else float(value)
-
-    @property
-    def reidentified(self) -> float:
-        """NaN where the attack refused."""
-        value = self.risk.get("reidentified")
-        return math.nan if value is None else float(value)
-
-    @property
-    def by(self) -> str:
-        """The attack's name; of a regression, which of the two."""
-        return str(self.risk.get("by") or self.attack)
-
-    @property
-    def stopped_early(self) -> bool:
-        """A decoder stops once it has shown that its cut leaks."""
-        return self.allowed is not None and self.epochs < self.allowed
-
-    @property
-    def effort(self) -> str:
-        """How hard the cut was attacked."""
-        return f"{self.attack}, {plural(self.epochs, 'epoch')}" if self.attack == DECODER else self.by
-
-    @property
-    def said(self) -> str:
-        """The record in a few words, for a line of progress."""
-        came_to = "refused" if self.risk.get("refusal") else f"FVU {self.fvu:.3f}"
-        return f"{self.effort}: {came_to} at {self.cut}"
-
-
-@dataclass(frozen=True)
-class Conclusion:
-    """What the scan found. :mod:`leakgauge.audit.wording` says it in sentences.
-
-    ``leaking`` is the deepest cut that was shown to leak. ``envelope`` and ``by_depth`` hold one FVU per cut: of the best attack
-    on this or a deeper cut, and of a straight line from the first to the last, which is what counting layers would say.
-    ``met`` is whether a cut meets the threshold and everything else that was required. ``epochs_spent`` are those of all decoders,
-    ``epochs_of_all`` those of full decoders at every cut. ``candidate`` is the shallowest cut that no attack broke; ``undertrained``
-    is whether its decoder did worse than regression or was still ``learning``, so nothing is recommended. ``remedy`` is what would
-    protect if no cut before the output does by itself.
-    """
-
-    recommended: str | None
-    leaking: str | None
-    met: bool
-    front: tuple[str, ...]
-    envelope: tuple[float | None, ...]
-    by_depth: tuple[float | None, ...]
-    depth_choice: str | None
-    class_mean: float | None
-    epochs_spent: int
-    epochs_of_all: int
-    candidate: str | None = None
-    undertrained: bool = False
-    learning: bool = False
-    remedy: Remedy | None = None
-
-
-def save_plan(folder: Path, plan: ScanPlan) -> None:
-    write_whole(folder / PLAN, _pretty(plan))
-
-
-def save_conclusion(folder: Path, conclusion: Conclusion) -> None:
-    write_whole(folder / CONCLUSION, _pretty(conclusion))
-
-
-def _decode(fields: Any) -> CutRecord:
-    record = typed(CutRecord, fields)
-    typed(CutRisk, {"cut": record.cut, **measured(record.risk)}, "risk")
-    return record
-
-
-STORE = JsonLines(FILE, encode=lambda record: finite(asdict(record)), decode=_decode, missing="{folder} has no {file}")
-append, read = STORE.append, STORE.read_if_there
-
-
-def exists(folder: Path) -> bool:
-    return (folder / PLAN).is_file()
-
-
-def read_plan(folder: Path) -> ScanPlan:
-    if not exists(folder):
-        raise BadInput(
-            f"{folder} holds no scan: it has no {PLAN}; give the folder that `leakgauge scan --out` wrote into"
-        )
-    return read_json(folder / PLAN, _decode_plan, remedy=ANOTHER)
-
-
-def read_conclusion(folder: Path) -> Conclusion | None:
-    """None where the scan has not come to its end."""
-    path = folder / CONCLUSION
-    if not path.is_file():
-        return None
-    plan = read_plan(folder)
-    return read_json(path, lambda found: _decode_conclusion(found, plan), remedy=ANOTHER)
-
-
-ANOTHER = "move it away, or scan again into another folder"
-
-
-def _decode_plan(found: Any) -> ScanPlan:
-    plan = typed(ScanPlan, migrated_scan(typed(Mapping[str, Any], found)))
-    names = [cut["name"] for cut in plan.cuts]
-    if not names or len(set(names)) < len(names):
-        raise Misfit("cuts should name at least one cut, and none of them twice")
-    return replace(plan, command=safe_command(plan.command))
-
-
-def _decode_conclusion(found: Any, plan: ScanPlan) -> Conclusion:
-    """The conclusion, which speaks of the cuts of the plan."""
-    end = typed(Conclusion, migrated_conclusion(typed(Mapping[str, Any], found)))
-    names = {cut["name"] for cut in plan.cuts}
-    for name in ("envelope", "by_depth"):
-        if len(getattr(end, name)) != len(names):
-            raise Misfit(f"{name} should hold a number for each of the {len(names)} cuts in {PLAN}")
-    named = (end.recommended, end.leaking, end.depth_choice, end.candidate, end.remedy and end.remedy.cut, *end.front)
-    for name in named:
-        if name is not None and name not in names:
-            raise Misfit(f"it speaks of the cut {name!r}, which {PLAN} does not have")
-    return end
-
-
-def _pretty(thing: ScanPlan | Conclusion) -> bytes:
-    return json_text(finite(asdict(thing)))
-
-
-def conclude(plan: ScanPlan, records: Sequence[CutRecord], zone: Zone | None) -> Conclusion:
-    """From all records of a scan, and the zone that the search found (None: the records alone decide), to one recommendation."""
-    names = [str(cut["name"]) for cut in plan.cuts]
-    best = [strongest(records, name) for name in names]
-    curve = envelope(best)
-    if zone is None:
-        first = crossing(names, [least_kept(plan, records, name) for name in names], threshold=plan.threshold)
-    else:
-        first = _place(names, zone.recommended)
-    learning = first < len(names) and still_learning(records, names[first], plan.threshold)
-    undertrained = learning or (first < len(names) and too_little(records, names[first]))
-    leaking = None if first == 0 else names[first - 1] if zone is None else zone.bracket[0]
-    offered = [
-        Offer(name, value, int(cut["bytes"]), int(cut["edge_flops"]), float(cut["edge_share"]))
-        for name, own, value, cut in zip(names, best, curve, plan.cuts, strict=True)
-        if math.isfinite(own)  # a cut that no attack could be run at is not offered for what deeper ones keep
-    ]
-    want = replace(parse_constraints(plan.require) if plan.require else Constraints(), fvu=plan.threshold)
-    behind = set(names[first:])  # a deeper cut leaks no more: what held here holds there
-    chosen = None if undertrained else choose([offer for offer in offered if offer.cut in behind], want)
-    by_depth = straight(best)
-    spent = sum(record.epochs for record in records if record.attack == DECODER)
-    class_mean = next((r.risk["fvu_of_class_mean"] for r in records if r.risk.get("fvu_of_class_mean")), None)
-    return Conclusion(
-        recommended=chosen.cut if chosen else None,
-        leaking=leaking,
-        met=chosen is not None,
-        front=tuple(offer.cut for offer in pareto(offered)),
-        envelope=tuple(value if math.isfinite(value) else None for value in curve),
-        by_depth=by_depth,
-        depth_choice=next(
-            (n for n, v in zip(names, by_depth, strict=True) if v is not None and v >= plan.threshold), None
-        ),
-        class_mean=class_mean,
-        epochs_spent=spent,
-        epochs_of_all=len(names) * (plan.epochs or 0),
-        candidate=names[first] if first < len(names) else None,
-        undertrained=undertrained,
-        learning=learning,
-    )
-
-
-def too_little(records: Sequence[CutRecord], cut: str) -> bool:
-    """Whether the longest decoder at the cut did worse than regression, which needs no training."""
-    regression = [r.fvu for r in records if (r.cut, r.attack) == (cut, RIDGE) and not math.isnan(r.fvu)]
-    decoders = [r for r in records if (r.cut, r.attack) == (cut, DECODER) and not math.isnan(r.fvu)]
-    if not regression or not decoders:
-        return False
-    longest = max(decoders, key=lambda record: record.epochs)
-    return longest.fvu > (1 + WORSE) * regression[0]
-
-
-def still_learning(records: Sequence[CutRecord], cut: str, threshold: float) -> bool:
-    """Whether twice the epochs gained the longest decoder at the cut so much that as much again would bring it below the threshold.
-
-    The rate of training falls to zero whatever the number of epochs, so the end of one curve does not show whether it has converged.
-    """
-    by_epochs = {r.key[2]: r.fvu for r in records if (r.cut, r.attack) == (cut, DECODER) and not math.isnan(r.fvu)}
-    longest = max(by_epochs, default=0)
-    half = by_epochs.get(longest // 2)
-    if half is None:
-        return False
-    return min(half, 2 * by_epochs[longest] - half) < threshold
-
-
-def least_kept(plan: ScanPlan, records: Sequence[CutRecord], name: str) -> float:
-    """The lowest FVU at the cut after re-identification is counted (:func:`leakgauge.split.zone.kept`); NaN if no attack ran."""
-    found = (
-        kept(record.fvu, record.reidentified, threshold=plan.threshold, recognised=plan.recognised)
-        for record in records
-        if record.cut == name and not math.isnan(record.fvu)
-    )
-    return min(found, default=math.nan)
-
-
-def strongest(records: Sequence[CutRecord], name: str) -> float:
-    """The lowest FVU that any attack reached at the cut; NaN if none ran."""
-    found = [record.fvu for record in records if record.cut == name and not math.isnan(record.fvu)]
-    return min(found, default=math.nan)
-
-
-def straight(best: Sequence[float]) -> tuple[float | None, ...]:
-    """A line from the first to the last cut's FVU: what counting layers would predict without looking at the ones between.
-
-    >>> straight([0.0, 0.1, 1.0])
-    (0.0, 0.5, 1.0)
-    """
-    if len(best) < 2 or math.isnan(best[0]) or math.isnan(best[-1]):
-        return tuple(None for _ in best)
-    step = (best[-1] - best[0]) / (len(best) - 1)
-    return tuple(best[0] + i * step for i in range(len(best)))
-
-
-def _place(names: Sequence[str], name: str | None) -> int:
-    return len(names) if name is None else names.index(name)
-
 
 THRESHOLD = 0.25
 """FVU that a cut must keep unless another is asked for: at most three quarters of the pictures' variance recovered."""
@@ -355,8 +62,6 @@ FEWEST_TO_HALVE = 4
 """Epochs of a decoder below which half of them say nothing."""
 HALVES = 1.25
 """Decoders at the two cuts that decide, and a half at the one that holds, as a multiple of the two."""
-WORSE = 0.05
-"""How much worse than regression, as a share, a decoder may be before it counts as trained too little."""
 FLOPS_A_SECOND, WHITEBOX_SHARE = 1e10, 0.1
 """What a core does, and the share of a time budget that least squares may take at one cut."""
 SLIM = Vector(width=16, activation="prelu")
@@ -668,12 +373,7 @@ class ScanRun:
         )
 
     def _keep(
-        self,
-        row: CutRisk,
-        attack: str,
-        allowed: int,
-        made: Tensor | None,
-        places: tuple[tuple[float, float], ...] = (),
+        self, row: CutRisk, attack: str, allowed: int, made: Tensor | None, places: tuple[tuple[float, float], ...] = ()
     ) -> None:
         picture = ""
         if made is not None:
@@ -735,15 +435,6 @@ class ScanRun:
         return sum(row.seconds for row in rows), whole
 
 
-def risk_of(record: CutRecord) -> CutRisk:
-    """The row that a record was made from; what is None in it had no value."""
-    return CutRisk(**measured(record.risk))
-
-
-def measured(risk: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in risk.items() if value is not None}
-
-
 def placed(features: Tensor) -> tuple[tuple[float, float], ...]:
     """A map of the features by t-SNE, scaled into the unit square; empty for a handful of points or for no spread at all."""
     count = len(features)
@@ -754,3 +445,36 @@ def placed(features: Tensor) -> tuple[tuple[float, float], ...]:
     if not bool(torch.isfinite(y).all()) or not float(span) > 0:
         return ()
     return tuple((round(a, 3), round(b, 3)) for a, b in ((y - middle) / span + 0.5).tolist())
+
+
+def evenly(count: int, kept: int) -> set[int]:
+    """``kept`` of the places 0 … count − 1, as far apart as can be, the first and the last among them.
+
+    >>> sorted(evenly(9, 4))
+    [0, 3, 5, 8]
+    """
+    if kept >= count:
+        return set(range(count))
+    return {round(i * (count - 1) / (kept - 1)) for i in range(kept)}
+
+
+def expected(place: int, measured: Mapping[int, float]) -> float:
+    """Seconds at a place, on the straight line between the measured ones around it; beyond them, those of the nearest."""
+    known = sorted(measured)
+    after = bisect_left(known, place)
+    if after == len(known):
+        return measured[known[-1]]
+    if known[after] == place or after == 0:
+        return measured[known[after]]
+    low, high = known[after - 1], known[after]
+    share = (place - low) / (high - low)
+    return (1 - share) * measured[low] + share * measured[high]
+
+
+def places_within(count: int, measured: Mapping[int, float], done: Collection[int], seconds: float) -> list[int]:
+    """As many of ``count`` places as there is time for, evenly thinned. Those that are ``done`` cost nothing, and the two ends stay."""
+    for kept in range(count, 1, -1):
+        chosen = evenly(count, kept) | set(done)
+        if sum(expected(place, measured) for place in chosen if place not in done) <= seconds:
+            return sorted(chosen)
+    return sorted(evenly(count, 2) | set(done)) if count > 1 else list(range(count))

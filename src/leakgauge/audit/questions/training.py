@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from leakgauge.audit import evidence
 from leakgauge.audit.case import Case
 from leakgauge.audit.files import JsonLines, finite, safe_command
-from leakgauge.audit.migrate import migrated_training
+from leakgauge.audit.migrate import migrated_run
 from leakgauge.audit.run import versions
 from leakgauge.audit.session import Setup, check_fits
 from leakgauge.audit.timing import Cost
@@ -117,7 +117,7 @@ def _decode(found: Any) -> Line:
     kind = typed(str, fields.pop("kind", None), "kind")
     if kind not in KINDS:
         raise Misfit(f"kind is {kind!r}, but it should be one of {', '.join(KINDS)}")
-    content = typed(KINDS[kind], migrated_training(fields) if kind == "run" else fields)
+    content = typed(KINDS[kind], migrated_run(fields) if kind == "run" else fields)
     return Line(kind, {**content, "command": safe_command(content["command"])} if content.get("command") else content)
 
 
@@ -386,21 +386,43 @@ class _Enough(Exception):
 
 def _loop(setup: Setup, plan: TrainingPlan, recording: Recording, *, seed: int, on_step: OnStep | None) -> None:
     model, criterion = copy.deepcopy(setup.victim.model).train(), _module(setup.victim.loss)
+    images, labels, victim = setup.images, setup.labels.to(setup.victim.device), setup.victim
+
+    def batch(rows: Tensor) -> tuple[Tensor, Tensor]:
+        return victim.to_input(victim.space.encode(images[rows])), labels[rows]
+
+    sizes = {"samples": len(images), "size": plan.batch, "steps": plan.steps}
+    train_watched(model, criterion, batch, recording, **sizes, seed=seed, on_step=on_step)
+
+
+def train_watched(
+    model: nn.Module,
+    criterion: nn.Module,
+    batch: Callable[[Tensor], tuple[Tensor, Tensor]],
+    recording: Recording,
+    *,
+    samples: int,
+    size: int = BATCH,
+    steps: int,
+    seed: int,
+    on_step: OnStep | None = None,
+) -> None:
+    """Trains ``model`` with a fresh Adam while ``recording`` watches; ``batch`` gives the samples with these numbers and their labels.
+
+    Batches are of one ``size``, in another order in each epoch: a short last one would give itself away.
+    """
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=RATE)
     monitor: Monitor = recording.attach(model, optimizer, criterion)
-    images, labels = setup.images, setup.labels.to(setup.victim.device)
-    order = torch.Generator().manual_seed(seed)
-    done = 0
-    while done < plan.steps:
-        whole = len(images) // plan.batch  # a short last batch would give itself away by its size
-        for index in torch.randperm(len(images), generator=order).split(plan.batch)[:whole][: plan.steps - done]:
-            x = setup.victim.to_input(setup.victim.space.encode(images[index]))
+    order, done = torch.Generator().manual_seed(seed), 0
+    while done < steps:
+        for rows in torch.randperm(samples, generator=order).split(size)[: samples // size][: steps - done]:
+            x, y = batch(rows)
             optimizer.zero_grad()
-            criterion(model(x), labels[index]).backward()
+            criterion(model(x), y).backward()
             optimizer.step()
             done += 1
             if on_step is not None:
-                on_step(done, plan.steps)
+                on_step(done, steps)
         monitor.flush()
 
 

@@ -1,19 +1,17 @@
-"""What could be reconstructed from updates, and why: the single changes of a set-up, which of them flip its verdict, and how much of the
-target must be given before the gradient finds the rest.
-"""
+"""What could be reconstructed from updates, and why: the single changes of a set-up, and which of them flip its verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from leakgauge.attacks import ATTACKS
 from leakgauge.audit.case import Case, Change, accepted_options, uses_of, with_steps
 from leakgauge.audit.records import Record
 from leakgauge.audit.specs import made_from
 from leakgauge.audit.verdict import Outcome
-from leakgauge.core import NoisyCopy, PerSample, SharesBuffers, Tokens, Use, Victim
+from leakgauge.core import PerSample, SharesBuffers, Tokens, Use, Victim
 from leakgauge.errors import BadInput
 from leakgauge.inversion import Guided, Matching
 from leakgauge.inversion.statistics import tracking_layers
@@ -211,7 +209,7 @@ def _step(change: Change, record: Record, base: Record) -> Step:
 
 def _by_content(records: Sequence[Record]) -> dict[str, Record]:
     """Records by what their cases do, and by the same without the steps; of several that differ in steps alone, the one with most."""
-    ordered = sorted(records, key=lambda record: _steps(record) or 0)
+    ordered = sorted(records, key=lambda record: record.case.steps or 0)
     exact = {record.case.content_key(): record for record in ordered}
     return {same_work(record.case): record for record in ordered} | exact
 
@@ -221,39 +219,40 @@ def _found(case: Case, by_content: Mapping[str, Record]) -> Record | None:
     return by_content.get(case.content_key()) or by_content.get(same_work(case))
 
 
-def _steps(record: Record) -> int | None:
-    found = record.case.options.get("steps")
-    return found if isinstance(found, int) else None
-
-
 def _leaks_more(leaking: Record, holding: Record) -> bool:
     """Whether the first was shown to leak more than the second, which no smaller number of steps explains."""
     more, less = leaking.outcome, holding.outcome
     if more is None or less is None or not (more.conclusive and less.conclusive):
         return False
-    spent, had = _steps(leaking), _steps(holding)
+    spent, had = leaking.case.steps, holding.case.steps
     fair = spent is None or had is None or had >= spent
     return fair and more.severity > less.severity
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True)
-class RecordFlip:
-    """Two records that one change sets apart: ``leaking`` leaks more. The change leads to the outcome ``makes``."""
+class Flip(Generic[T]):
+    """Two set-ups that differ in one thing: ``leaking`` leaks more than ``holding``, which may still leak in part.
+
+    ``change`` leads from one to the other; the outcome there is ``makes``.
+    """
 
     change: str
-    leaking: Record
-    holding: Record
+    leaking: T
+    holding: T
     makes: Outcome
 
 
-def flips(records: Sequence[Record]) -> tuple[RecordFlip, ...]:
+def flips(records: Sequence[Record]) -> tuple[Flip[Record], ...]:
     """Every pair of judged set-ups that one change sets apart and that ended differently, in a ladder or a grid that contains one.
 
     Cases are compared by what they do, not by their names. Each pair counts once.
     """
     judged = [record for record in records if record.status == "done" and record.outcome is not None]
     by_content = _by_content(judged)
-    found: dict[tuple[str, str], RecordFlip] = {}
+    found: dict[tuple[str, str], Flip[Record]] = {}
     for record in judged:
         if record.change is not None or not _has_attack_of(record.case):
             continue
@@ -278,79 +277,8 @@ def _same_but_model(case: Case, other: Case) -> bool:
 
 
 def _add(
-    found: dict[tuple[str, str], RecordFlip], change: str, leaking: Record, holding: Record, *, makes: Record
+    found: dict[tuple[str, str], Flip[Record]], change: str, leaking: Record, holding: Record, *, makes: Record
 ) -> None:
     """A pair counts where the easier one for the adversary leaks more; the other way round it is chance, not a flip."""
     if makes.outcome is not None and _leaks_more(leaking, holding):
-        found.setdefault((leaking.key, holding.key), RecordFlip(change, leaking, holding, makes.outcome))
-
-
-PROBABILITIES = tuple(round(0.1 * i, 1) for i in range(11))
-"""Starting noise factors of the paper's figure 4."""
-
-_REVEAL = "noisy_copy"
-
-
-def controlled_cases(
-    models: Sequence[str], *, probabilities: Sequence[float] = PROBABILITIES, base: Case | None = None
-) -> list[Case]:
-    """One case for each model and share of noise, all on the same image, with the same noise and the same options.
-
-    The start is the target with each pixel, with probability p, replaced by N(0, 1) in model space. Labels are given, as in
-    the paper. ``base`` sets everything else; its attack must start at a revealed copy, as ``feasibility`` does.
-
-    Ref: Valadi et al. 2026, section 5.3 and figure 4 — controlled initialisation
-    """
-    base = Case(attack="feasibility", options={"steps": 500, "statistics": 0.0}) if base is None else base
-    if "noisy_copy" not in uses_of(base.attack):
-        raise BadInput(f"{base.attack} does not start at a revealed copy; use feasibility or huang")
-    return [
-        replace(base, name="", model=model, reveal=("size", "labels", f"{_REVEAL}:{p}"))
-        for model in models
-        for p in probabilities
-    ]
-
-
-@dataclass(frozen=True)
-class Row:
-    """Mean SSIM of one start: of the start itself, after the null run (the priors alone) and after the attack."""
-
-    model: str
-    p: float
-    start: float
-    null: float
-    attack: float
-
-    @property
-    def gained(self) -> float:
-        """What the gradient added to what smoothing alone makes of the same start."""
-        return self.attack - self.null
-
-
-def controlled_table(records: Sequence[Record]) -> list[Row]:
-    """The rows of all records that had a controlled start and were judged; refusals and errors have no row."""
-    rows = []
-    for record in records:
-        known = record.case.build_reveal()
-        given = [copy.p for copy in known if isinstance(copy, NoisyCopy)]
-        parts = (record.start, record.null, record.scores)
-        if record.status == "done" and given:
-            means = [mean for part in parts if part is not None and (mean := part.mean("ssim")) is not None]
-            if len(means) == len(parts):
-                rows.append(Row(record.case.model, float(given[0]), *means))
-    return rows
-
-
-def as_markdown(rows: Sequence[Row]) -> str:
-    """A table with one column per share of noise, and for each model the start, the null run and the attack."""
-    shares = sorted({row.p for row in rows})
-    at = {(row.model, row.p): row for row in rows}
-    lines = [
-        "| model | SSIM of | " + " | ".join(f"{p:g}" for p in shares) + " |",
-        "|---|---|" + "---|" * len(shares),
-    ]
-    for model in dict.fromkeys(row.model for row in rows):
-        for what in ("start", "null", "attack"):
-            cells = [f"{getattr(at[model, p], what):.2f}" if (model, p) in at else "" for p in shares]
-            lines.append(f"| {model} | {what} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        found.setdefault((leaking.key, holding.key), Flip(change, leaking, holding, makes.outcome))

@@ -19,6 +19,7 @@ from leakgauge.audit.wording.cases import described as described
 from leakgauge.audit.wording.cases import ending as ending
 from leakgauge.audit.wording.cases import explained as explained
 from leakgauge.audit.wording.cases import explanation as explanation
+from leakgauge.audit.wording.cases import figures as figures
 from leakgauge.audit.wording.cases import flipping as flipping
 from leakgauge.audit.wording.cases import identifiable as identifiable
 from leakgauge.audit.wording.cases import labels_of as labels_of
@@ -57,6 +58,7 @@ from leakgauge.audit.wording.terms import METRICS as METRICS
 from leakgauge.audit.wording.terms import OF_IMAGES as OF_IMAGES
 from leakgauge.audit.wording.terms import OPTIONAL as OPTIONAL
 from leakgauge.audit.wording.terms import TEXT_METRICS as TEXT_METRICS
+from leakgauge.audit.wording.terms import UNITS as UNITS
 from leakgauge.audit.wording.terms import interval as interval
 from leakgauge.audit.wording.training import TOO_SHORT as TOO_SHORT
 from leakgauge.audit.wording.training import alarm as alarm
@@ -64,7 +66,6 @@ from leakgauge.audit.wording.training import conclude_training as conclude_train
 from leakgauge.audit.wording.training import on_training
 from leakgauge.audit.wording.training import training_ended as training_ended
 from leakgauge.audit.wording.updates import on_updates
-from leakgauge.audit.wording.verdicts import UNITS as UNITS
 from leakgauge.audit.wording.verdicts import check as check
 from leakgauge.audit.wording.verdicts import evaluation as evaluation
 from leakgauge.audit.wording.verdicts import quality as quality

@@ -7,18 +7,15 @@ from dataclasses import dataclass
 
 from leakgauge.audit.case import accepted_options, enough_steps, uses_of
 from leakgauge.audit.cause import Cause
-from leakgauge.audit.findings import (
-    EXPLAINED,
-    MISFIT,
-)
-from leakgauge.audit.phrasing import duration, number, plural, thousands
+from leakgauge.audit.findings import EXPLAINED, MISFIT
+from leakgauge.audit.phrasing import duration, metric, number, plural, thousands
 from leakgauge.audit.questions.answers import Waiting
 from leakgauge.audit.questions.updates import GUIDED, Explanation
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import Outcome, Unit, Verdict
 from leakgauge.audit.wording.causes import why
-from leakgauge.audit.wording.terms import MALICIOUS, SERVER
-from leakgauge.audit.wording.verdicts import UNITS, labels_expected, labels_sentence, rule
+from leakgauge.audit.wording.terms import MALICIOUS, SERVER, UNITS
+from leakgauge.audit.wording.verdicts import labels_expected, labels_sentence, rule
 from leakgauge.channels.facts import LocalTraining
 from leakgauge.core import Raced
 
@@ -60,8 +57,10 @@ def identifiable(record: Record) -> str:
         return ""
     level = "rounding" if found.source == "rounding" else "the defense's noise"
     above = f"about {found.above} (± {number(2 * found.error, 0)})" if found.error else str(found.above)
+    verdict: Verdict | None = getattr(record, "verdict", None)
+    what = UNITS["image" if verdict is None else verdict.unit]
     return (
-        f"Near the true images, what is shared determines {above} of {plural(found.directions, 'direction')} above {level}; the "
+        f"Near the true {what}, what is shared determines {above} of {plural(found.directions, 'direction')} above {level}; the "
         f"local limit is a PSNR of {number(found.psnr, 1)} dB."
     )
 
@@ -127,6 +126,28 @@ def result(record: Record) -> str:
     if record.status == "done" and record.outcome is None:
         return ending(record).label.lower()
     return f"{record.status}: {record.reason}" if record.outcome is None else record.outcome.label
+
+
+def figures(record: Record) -> tuple[tuple[str, str], ...]:
+    """What a set-up on images, series, rows or text is judged by, beside the null run: three names and values; none without scores."""
+    if record.text is not None:
+        verdict, sides, name = record.text.verdict, record.text.means("rouge1"), "ROUGE-1"
+        mine, null = (number(one, 2, missing="–") for one in sides)
+        return (name, mine), ("null", null), ("exact", f"{verdict.exact} of {verdict.sentences}")
+    if record.table is not None:
+        mine, null = (f"{number(100 * sum(side) / len(side), 0)} %" for side in (record.table.cells, record.table.null))
+        verdict = record.table.verdict
+        return ("cells right", mine), ("null", null), ("exact", f"{verdict.exact} of {verdict.rows}")
+    if record.scores is None or record.null is None:
+        return ()
+    if record.series is not None:
+        mine, null = (metric("correlation", one.mean("correlation")) for one in (record.scores, record.null))
+        return ("correlation", mine), ("null", null), ("sMAPE", f"{metric('smape', record.scores.mean('smape'))} %")
+    mine, null = (metric("psnr", one.mean("psnr"), unit=True) for one in (record.scores, record.null))
+    ssim, spread = metric("ssim", record.scores.mean("ssim")), record.intervals.get("ssim")
+    if spread is not None:
+        ssim += f" ({spread.n} restarts: {metric('ssim', spread.low)} to {metric('ssim', spread.high)})"
+    return ("PSNR", mine), ("null", null), ("SSIM", ssim)
 
 
 def server_of(records: Sequence[Record]) -> str:
@@ -232,9 +253,8 @@ def bound_sentence(record: Record) -> str:
 
 def _budget(record: Record) -> str:
     spent = []
-    steps = record.case.options.get("steps")
-    if isinstance(steps, int):
-        spent.append(plural(steps, "step"))
+    if record.case.steps is not None:
+        spent.append(plural(record.case.steps, "step"))
     tries = len(record.curve.losses) or max((len(v) for v in record.restarts.values()), default=0)
     if tries:
         spent.append(plural(tries, "restart"))

@@ -9,6 +9,7 @@ from leakgauge.audit.control import Control
 from leakgauge.audit.phrasing import number, plural
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import Verdict
+from leakgauge.audit.wording.terms import UNITS
 
 CAUSES: Mapping[Cause, str] = {
     Cause.INFORMATION: "other images explain what was sent as well as the true ones",
@@ -41,7 +42,7 @@ def why(verdict: Verdict) -> str:
     said = CAUSES[verdict.cause]
     if verdict.cause is Cause.KNOWLEDGE and verdict.lacks:
         said = said.replace("something the client used", " and ".join(LACKED[piece] for piece in verdict.lacks))
-    return said.replace("images", f"{verdict.unit}s")
+    return said.replace("images", UNITS[verdict.unit])
 
 
 def by_cause(verdicts: Sequence[Verdict]) -> str:

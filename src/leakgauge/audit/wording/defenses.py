@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leakgauge.audit.findings import (
-    LEAST_DROP,
-    Defended,
-    Defenses,
-)
+from leakgauge.audit.findings import LEAST_DROP, Defended, Defenses
 from leakgauge.audit.phrasing import duration, number, plural
 from leakgauge.audit.questions import QUESTIONS
 from leakgauge.audit.questions.defense_records import DefenseRecord

@@ -14,7 +14,7 @@ WHAT: Mapping[str, str] = {
     "bright": "images brighter than the median of their class",
     "class": "images of the most frequent class",
 }
-FEW = f"with so few batches that share no sample even a probe with an AUC of {STRONG:g} could not be told from chance"
+FEW = f"with so few batches that share no sample even a probe with an AUC of {STRONG:g} could not be distinguished from chance"
 NOT_BOUNDED = "Differential privacy for single records does not bound this: a property of a batch or a site is one of many records at once."
 """Said under every answer."""
 
@@ -48,7 +48,7 @@ def property_sentence(record: PropertyRecord) -> str:
     elif record.could_tell:
         verb = f"No probe could tell {what}"
     else:
-        verb = f"The data are too few to say {what} can be told"
+        verb = f"There is too little data to find out {what}"
     return (
         f"{verb}: AUC {rate(record.auc)}, {record.tpr.value:.0%} found at 1 % false alarms; labels alone {number(record.blind.value, 2)}, "
         f"chance at most {number(record.null_high, 2)}."

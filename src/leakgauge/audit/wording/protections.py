@@ -40,6 +40,7 @@ _DEFENSES = {
     "precode": "PRECODE",
     "transformed": "Transformed images",
     "mixup": "MixUp",
+    "instahide": "InstaHide",
     "percentile_privacy": "NVFlare PercentilePrivacy",
     "svt_privacy": "NVFlare SVTPrivacy",
     "exclude_vars": "NVFlare ExcludeVars",
@@ -54,7 +55,7 @@ _STRENGTHS = {
     **{("layer_noise", key): "{} × each tensor" for key in ("", "relative")},
     **{("soteria", key): "{} % of features" for key in ("", "fraction")},
     **{("precode", key): "width {}" for key in ("", "width")},
-    **{("mixup", key): "share {}" for key in ("", "share")},
+    **{(mixing, key): "share {}" for mixing in ("mixup", "instahide") for key in ("", "share")},
     **{("quantize", key): "{} bits" for key in ("", "bits")},
     **{("withhold", key): "{}" for key in ("", "roles")},
 }

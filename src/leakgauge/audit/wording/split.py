@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from leakgauge.audit.findings import (
-    Split,
-)
+from leakgauge.audit.findings import Split
 from leakgauge.audit.phrasing import few, number, plural
 from leakgauge.audit.questions import QUESTIONS
 from leakgauge.audit.wording.data import NO_CLASSES, data_notes

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from leakgauge.audit.findings import (
-    Measured,
-)
+from leakgauge.audit.findings import Measured
 from leakgauge.audit.phrasing import number
-from leakgauge.audit.verdict import Evidence
+from leakgauge.audit.verdict import Evidence, Unit
 
 METRICS: Mapping[str, tuple[str, str]] = {
     "psnr": ("PSNR", "higher = closer to the original"),
@@ -50,8 +48,8 @@ LIMITS = (
     "Results are about a server that follows the protocol and looks, except where they name a malicious one.",
     "Every verdict is about this model with these weights, these images and this set-up. Another checkpoint, larger images or other "
     "people's data can leak more.",
-    "Defenses were attacked by an adversary that does not adapt to them, unless its stated knowledge says otherwise. Noise without an "
-    "accountant bounds nothing.",
+    "An adversary who knows a defense may see more than one who does not; the stated knowledge says which of the two attacked. Noise "
+    "without an accountant bounds nothing.",
 )
 """What no audit says, whatever it found."""
 
@@ -78,3 +76,6 @@ TEXT_METRICS: Mapping[str, str] = {
     "tokens": "tokens in their places",
 }
 """Scores of sentences, from 0 to 1, in the order in which they are shown."""
+
+UNITS: Mapping[Unit, str] = {"image": "images", "sentence": "sentences", "series": "series", "row": "rows"}
+"""What several samples of a kind are called."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from leakgauge.audit.findings import (
-    Measured,
-    Training,
-)
+from leakgauge.audit.findings import Measured, Training
 from leakgauge.audit.phrasing import duration, number, plural
 from leakgauge.audit.questions import QUESTIONS
 from leakgauge.audit.questions.training import MonitorRun

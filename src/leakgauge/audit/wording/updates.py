@@ -6,10 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from leakgauge.audit.cause import Cause
-from leakgauge.audit.findings import (
-    Update,
-    Updates,
-)
+from leakgauge.audit.findings import Update, Updates
 from leakgauge.audit.phrasing import duration, number, plural
 from leakgauge.audit.questions import QUESTIONS
 from leakgauge.audit.verdict import Outcome, Unit
@@ -17,8 +14,8 @@ from leakgauge.audit.wording.cases import NO_TRUTH
 from leakgauge.audit.wording.causes import by_cause, reach_of
 from leakgauge.audit.wording.data import data_notes
 from leakgauge.audit.wording.statement import BADGES, Statement, by_kind
-from leakgauge.audit.wording.terms import MALICIOUS, SERVER
-from leakgauge.audit.wording.verdicts import UNITS, quality
+from leakgauge.audit.wording.terms import MALICIOUS, SERVER, UNITS
+from leakgauge.audit.wording.verdicts import quality
 
 
 def on_captured(found: Updates) -> Statement:
@@ -76,9 +73,9 @@ def broken_protocol(update: Update) -> str:
     """What a server gets that does not keep to the protocol: another threat model than that of all other sentences."""
     verdict = update.verdict
     count = 0 if verdict is None else verdict.reconstructed
-    got = (
-        f"it reconstructs {count} of {plural(update.batch, 'image')}" if count else "it reconstructs none of the images"
-    )
+    unit: Unit = "image" if verdict is None else verdict.unit
+    of = plural(update.batch, unit, UNITS[unit])
+    got = f"it reconstructs {count} of {of}" if count else f"it reconstructs none of the {UNITS[unit]}"
     return f"If the server does not keep to the protocol (another threat model; {'; '.join(update.malicious)}), {got} ({update.attack})."
 
 

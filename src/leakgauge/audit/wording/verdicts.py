@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from leakgauge.audit.findings import (
-    Update,
-)
+from leakgauge.audit.findings import Update
 from leakgauge.audit.phrasing import metric, number, plural
-from leakgauge.audit.verdict import Check, Outcome, Unit, Verdict, Way
+from leakgauge.audit.verdict import Check, Outcome, Verdict, Way
 
 if TYPE_CHECKING:
     from leakgauge.audit.evaluate import Result
 from leakgauge.audit.wording.causes import why
-from leakgauge.audit.wording.terms import CERTAIN_LABEL, METRICS, SEEN, TEXT_METRICS
+from leakgauge.audit.wording.terms import CERTAIN_LABEL, METRICS, SEEN, TEXT_METRICS, UNITS
 
 
 def rule(verdict: Verdict) -> str:
@@ -51,9 +49,6 @@ def rule(verdict: Verdict) -> str:
     if reason:
         reason = f"; {'because' if verdict.outcome.conclusive else 'no evidence:'} {reason}"
     return f"{none} the null run{f'; missed: {missed}' if missed else ''}{reason} ({verdict.kind})"
-
-
-UNITS: Mapping[Unit, str] = {"image": "images", "sentence": "sentences", "series": "series", "row": "rows"}
 
 
 def samples(verdict: Verdict) -> str:

@@ -17,7 +17,7 @@ from torch.nn.modules.loss import _Loss
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from leakgauge.audit.questions.training import Recording
+from leakgauge.audit.questions.training import Recording, train_watched
 from leakgauge.core import Loss, Signal
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.errors import BadInput, LeakgaugeError, one_line
@@ -28,9 +28,6 @@ from leakgauge.monitor.paper import Gap, PaperSchedule, paper_mode
 from leakgauge.monitor.views import COMPILED
 
 HINT = "call leakgauge.monitor.watch(model, optimizer) in the script for the one to measure"
-BATCH = 20
-RATE = 9e-4
-"""Batch size and Adam's learning rate of the privacy-token paper."""
 STEPS = 1500
 PAPER = PaperSchedule(sub_epochs=10, checkpoints=(0, 1, 2, 4, 6, 8, 10), evaluation=20)
 
@@ -39,17 +36,7 @@ def train(recording: Recording, *, steps: int, seed: int) -> None:
     """Trains LeNet from its initialisation for ``steps`` of Adam on 3000 images of Fashion-MNIST."""
     x, labels = _data()
     model, criterion = _model(seed), nn.CrossEntropyLoss()
-    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
-    monitor = recording.attach(model, optimizer, criterion)
-    order = torch.Generator().manual_seed(seed)
-    done = 0
-    while done < steps:
-        for index in torch.randperm(len(x), generator=order).split(BATCH)[: steps - done]:
-            optimizer.zero_grad()
-            criterion(model(x[index]), labels[index]).backward()
-            optimizer.step()
-            done += 1
-        monitor.flush()
+    train_watched(model, criterion, lambda i: (x[i], labels[i]), recording, samples=len(x), steps=steps, seed=seed)
 
 
 def read_paper(recording: Recording, *, seed: int, schedule: PaperSchedule = PAPER) -> None:

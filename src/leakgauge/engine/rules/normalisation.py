@@ -49,13 +49,7 @@ class FixedScaleUse(ScaleUse):
 
 
 def _normalise_fixed(
-    tape: Recorder,
-    x: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
+    tape: Recorder, x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
     """Normalisation by running statistics is one multiply-add per channel, and so are all its derivatives."""
     inverse = (variance + eps).rsqrt()

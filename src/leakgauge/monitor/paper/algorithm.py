@@ -6,6 +6,7 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -75,20 +76,12 @@ def paper_mode(
     loss: Loss,
     data: tuple[Tensor, Tensor],
     *,
-    feature_layer: str,
-    gradient_layers: Sequence[str],
-    held_out: tuple[Tensor, Tensor] | None = None,
-    schedule: PaperSchedule | None = None,
     reading: Reading = "once",
     shuffle: Shuffle = "all",
     token: Token | None = None,
     training: TokenCriticFit | None = None,
-    sketch: Shorten | None = None,
     controls: bool = True,
-    memory: int = MEMORY,
-    kept_on: torch.device | None = None,
-    on_checkpoint: Callable[[int, nn.Module], None] | None = None,
-    seed: int = 0,
+    **run: Any,
 ) -> PaperResult:
     """Trains a copy of ``model`` on ``data`` = (x, y) and measures its gradients as in the privacy-token paper.
 
@@ -99,12 +92,8 @@ def paper_mode(
     - ``"fresh"``: a new critic at every checkpoint, on all pairs collected so far. N_MINE × checkpoints.
 
     Before any pair was collected (sub-epoch 0) warm and fresh critics are read untrained. ``shuffle`` says where a mismatched gradient
-    comes from: ``"all"`` collected pairs, or those of the same ``"sub_epoch"``.
-
-    ``held_out`` is other data; by default the last fifth of ``data`` is held out. ``sketch`` shortens gradients before they are
-    stored; models with millions of watched parameters need one, because stored pairs may take at most ``memory`` bytes. They are
-    kept on the CPU unless ``kept_on`` names a device with enough memory, where critics train much faster. ``controls=False`` skips
-    decoy and null. ``on_checkpoint(sub_epoch, model)`` is called with a copy of the model at each checkpoint.
+    comes from: ``"all"`` collected pairs, or those of the same ``"sub_epoch"``. ``controls=False`` skips decoy and null. ``run`` is what
+    :func:`paper_modes` takes besides: the layers, the schedule, the seed.
 
     Ref: Meng et al. 2025, Algorithm 1 — mutual information estimation
     """
@@ -115,22 +104,7 @@ def paper_mode(
         training=training or TokenCriticFit(),
         null=controls,
     )
-    return paper_modes(
-        model,
-        loss,
-        data,
-        [plan],
-        feature_layer=feature_layer,
-        gradient_layers=gradient_layers,
-        held_out=held_out,
-        schedule=schedule,
-        sketch=sketch,
-        decoy=controls,
-        memory=memory,
-        kept_on=kept_on,
-        on_checkpoint=on_checkpoint,
-        seed=seed,
-    )[0]
+    return paper_modes(model, loss, data, [plan], decoy=controls, **run)[0]
 
 
 def paper_modes(
@@ -155,6 +129,11 @@ def paper_modes(
 
     Critics only observe, so all of them are trained after the model, in the order of ``plans``, on the pairs that existed at that
     time. ``on_result(number, result)`` is called as soon as a plan is done.
+
+    ``held_out`` is other data; by default the last fifth of ``data`` is held out. ``sketch`` shortens gradients before they are
+    stored; models with millions of watched parameters need one, because stored pairs may take at most ``memory`` bytes. They are
+    kept on the CPU unless ``kept_on`` names a device with enough memory, where critics train much faster.
+    ``on_checkpoint(sub_epoch, model)`` is called with a copy of the model at each checkpoint.
     """
     device = next(model.parameters()).device
     with private_randomness(seed, device):  # for dropout, which uses the global generator

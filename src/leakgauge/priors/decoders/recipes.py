@@ -48,7 +48,10 @@ class OneCycle:
 
     def begin(self, parameters: Iterable[nn.Parameter], steps_an_epoch: int, /) -> Steps:
         known = list(parameters)
-        optimizer = torch.optim.AdamW(known, **_recordable(known, self.lr), weight_decay=self.weight_decay)
+        one_by_one: dict[str, Any] = {"foreach": False} if _recorded(known) else {}
+        optimizer = torch.optim.AdamW(
+            known, **_recordable(known, self.lr), weight_decay=self.weight_decay, **one_by_one
+        )
         momentum = torch.zeros((), device=known[0].device) if _recorded(known) else None
         total = self.epochs * steps_an_epoch
         if total < SHORTEST_CYCLE:
@@ -111,7 +114,10 @@ class Plateau:
 
     def begin(self, parameters: Iterable[nn.Parameter], steps_an_epoch: int, /) -> Steps:
         known = list(parameters)
-        optimizer = torch.optim.Adam(known, **_recordable(known, self.lr, fused=True), betas=self.betas, amsgrad=True)
+        groups: list[dict[str, Any]] = [{"params": known}]
+        if _recorded(known):  # each with a rate of its own, which the schedule changes in place
+            groups = [group | _recordable(known, self.lr) for group in fused_where_possible(known)]
+        optimizer = torch.optim.Adam(groups, lr=self.lr, betas=self.betas, amsgrad=True)
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=self.patience)
         return _PlateauSteps(optimizer, schedule)
 
@@ -133,16 +139,21 @@ def _recorded(parameters: list[nn.Parameter]) -> bool:
     return parameters[0].is_cuda
 
 
-def _recordable(parameters: list[nn.Parameter], lr: float, *, fused: bool = False) -> dict[str, Any]:
-    """Settings with which Adam can be recorded. Fused it is one kernel, but takes β₁ as a number, which then must not change."""
+def _recordable(parameters: list[nn.Parameter], lr: float) -> dict[str, Any]:
+    """Settings with which Adam can be recorded."""
     if not _recorded(parameters):
         return {"lr": lr}
-    kind = {"fused": True} if fused and not any(map(_ambiguous, parameters)) else {"foreach": fused}
-    return {"lr": torch.tensor(lr, device=parameters[0].device), "capturable": True, **kind}
+    return {"lr": torch.tensor(lr, device=parameters[0].device), "capturable": True}
 
 
-def _ambiguous(parameter: Tensor) -> bool:
-    """Whether two layouts in memory are the same for it, as of a 1×1 convolution's: its gradient may come in the other one, which the
-    fused Adam refuses.
+def fused_where_possible(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
+    """Groups for Adam on a GPU: one kernel for all parameters that it takes, and several for the others.
+
+    The fused Adam takes β₁ as a number, which must not change where a step is recorded. It refuses gradients whose strides are not those of
+    the parameter, as they may be in dimensions of size 1, where two layouts are the same memory: those of 1×1 convolutions, say.
     """
-    return parameter.dim() > 2 and 1 in parameter.shape
+    fused, others = list[nn.Parameter](), list[nn.Parameter]()
+    for parameter in parameters:
+        (others if parameter.dim() > 2 and 1 in parameter.shape else fused).append(parameter)
+    groups: list[dict[str, Any]] = [{"params": fused, "fused": True}, {"params": others, "foreach": True}]
+    return [group for group in groups if group["params"]]

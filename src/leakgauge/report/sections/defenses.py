@@ -16,7 +16,7 @@ from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import Outcome
 from leakgauge.audit.wording import ENDINGS, Statement, cost_unknown, defense_words, guarantee
 from leakgauge.report.charts import Mark, Plot, between, pictures, scatter_chart
-from leakgauge.report.sources import defense_anchor, of_defenses
+from leakgauge.report.sources import anchor, of_defenses
 
 _AT_MOST = 4
 NONE = "No defense"
@@ -97,7 +97,7 @@ def _row(place: int, record: DefenseRecord, front: bool, measure: str, folder: P
         "front": front,
         "point": point,
         "picture": None if picture is None or not done else _picture(folder, picture, record),
-        "source": defense_anchor(place),
+        "source": anchor("defense", place),
     }
 
 
@@ -148,7 +148,6 @@ def _training(records: Sequence[DefenseRecord]) -> str:
 def _facts(records: Sequence[DefenseRecord]) -> list[tuple[str, str]]:
     first = records[0]
     case = first.trial.case
-    steps = case.options.get("steps")
     leak = next((r.leakage for r in records if "auc" in r.leakage), None)
     decoder = "not measured"
     if leak is not None:
@@ -159,7 +158,7 @@ def _facts(records: Sequence[DefenseRecord]) -> list[tuple[str, str]]:
         ("Data", case.data),
         ("Batch size", str(case.batch_size)),
         ("What is shared", first.channel),
-        ("Attack", ", ".join([case.attack, *([plural(steps, "step")] if steps else [])])),
+        ("Attack", ", ".join([case.attack, *([plural(case.steps, "step")] if case.steps else [])])),
         ("Known to the adversary", "; ".join(a.what for a in first.assumptions) or "the model"),
         ("Membership decoder", decoder),
         ("Seed", str(case.seed)),

@@ -10,7 +10,7 @@ from leakgauge.audit.questions.properties import PropertyRecord
 from leakgauge.audit.wording import Statement
 from leakgauge.audit.wording.properties import NOT_BOUNDED, WHAT, rate
 from leakgauge.report.sections import LOOKS
-from leakgauge.report.sources import of_properties, property_anchor
+from leakgauge.report.sources import anchor, of_properties
 
 
 def section(records: Sequence[PropertyRecord], statement: Statement) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def section(records: Sequence[PropertyRecord], statement: Statement) -> dict[str
 def _row(place: int, record: PropertyRecord) -> dict[str, Any]:
     return {
         "name": WHAT[record.name],
-        "source": property_anchor(place),
+        "source": anchor("property", place),
         "shares": f"{record.low:.0%} or {record.high:.0%} of {record.batch}",
         "auc": rate(record.auc),
         "tpr": rate(record.tpr),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from leakgauge.audit.phrasing import metric, number, plural
+from leakgauge.audit.phrasing import metric, number
 from leakgauge.audit.records import Record
 from leakgauge.audit.text_record import MARKS, Mark
 from leakgauge.audit.wording import TEXT_METRICS
@@ -15,24 +15,6 @@ _UNCOMPARED: Mapping[Mark, str] = {"placed": "certified", "present": "not certif
 """What the marks mean where the truth is not known."""
 _AT_MOST = 3
 """Channels of one series that are drawn."""
-
-
-def figures(record: Record) -> str:
-    """The scores of a set-up on anything but images, for the overview; empty for images."""
-    if record.text is not None:
-        verdict = record.text.verdict
-        if not record.text.scores:
-            return f"{verdict.certified} of {plural(verdict.sentences, 'sentence')} certified exact"
-        mine, null = (number(one, 2) for one in record.text.means("rouge1") if one is not None)
-        return f"ROUGE-1 {mine}, null {null}; {verdict.exact} of {plural(verdict.sentences, 'sentence')} exact"
-    if record.table is not None:
-        mine, null = (_percent(sum(side) / len(side)) for side in (record.table.cells, record.table.null))
-        verdict = record.table.verdict
-        return f"cells right {mine}, null {null}; {verdict.exact} of {plural(verdict.rows, 'row')} exact"
-    if record.series is not None and record.scores is not None and record.null is not None:
-        mine, null = (metric("correlation", one.mean("correlation")) for one in (record.scores, record.null))
-        return f"correlation {mine}, null run {null}; sMAPE {metric('smape', record.scores.mean('smape'))} %"
-    return ""
 
 
 def text(record: Record) -> dict[str, Any] | None:

@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 from leakgauge.audit.findings import Split, split_of
 from leakgauge.audit.phrasing import duration, number, plural, thousands
-from leakgauge.audit.questions import split as store
-from leakgauge.audit.questions.split import DECODER, LEAST_SQUARES, RIDGE, Conclusion, CutRecord, ScanPlan
+from leakgauge.audit.questions import split_records as store
+from leakgauge.audit.questions.split_records import DECODER, LEAST_SQUARES, RIDGE, Conclusion, CutRecord, ScanPlan
 from leakgauge.audit.wording import Statement, split_notes
 from leakgauge.report.charts import (
     HEIGHT,
@@ -32,7 +32,7 @@ from leakgauge.report.charts import (
     pictures,
     scatter_chart,
 )
-from leakgauge.report.sources import cut_anchor, of_scan
+from leakgauge.report.sources import anchor, of_scan
 
 MOST_SHOWN = 12
 """Cuts of which pictures and maps are shown; all of them are in the table."""
@@ -62,7 +62,7 @@ def section(folder: Path, statement: Statement) -> dict[str, Any]:
     found = split_of(plan, records, end)
     names = [str(cut["name"]) for cut in plan.cuts]
     ridge = {r.cut: r for r in records if r.attack == RIDGE}
-    decoded = {name: _strongest([r for r in records if r.attack == DECODER and r.cut == name]) for name in names}
+    decoded = {name: store.strongest(records, name, DECODER) for name in names}
     computed = {r.cut: r for r in records if r.attack == LEAST_SQUARES}
     cuts = [_cut(i, plan, ridge.get(name), computed.get(name), decoded[name], end) for i, name in enumerate(names)]
     recommended = None if end is None or end.recommended is None else names.index(end.recommended) + 1
@@ -108,7 +108,7 @@ def section(folder: Path, statement: Statement) -> dict[str, Any]:
         "facts": _facts(plan, records, end),
         "command": plan.command,
         "numbers": plan.numbers,
-        "source": cut_anchor(),
+        "source": anchor("scan"),
         "made_from": "a scan of cuts",
         "sources": of_scan(folder),
         "versions": [plan.versions],
@@ -142,15 +142,10 @@ def _cut(
 
 
 def _row(
-    cut: Cut,
-    plan: ScanPlan,
-    own: Sequence[CutRecord],
-    decoder: CutRecord | None,
-    folder: Path,
-    recommended: int | None,
+    cut: Cut, plan: ScanPlan, own: Sequence[CutRecord], decoder: CutRecord | None, folder: Path, recommended: int | None
 ) -> dict[str, Any]:
     planned = plan.cuts[cut.number - 1]
-    ridge, best = next((r for r in own if r.attack == RIDGE), None), _strongest(own)
+    ridge, best = next((r for r in own if r.attack == RIDGE), None), store.strongest(own, cut.name)
     named = [r.reidentified for r in own if not math.isnan(r.reidentified)]
     risk = {} if ridge is None else ridge.risk
     sizes = (("image", plan.raw_bytes), ("JPEG", plan.jpeg_bytes))
@@ -175,10 +170,10 @@ def _row(
         "ssim": _score(risk.get("ssim"), 2),
         "reidentified": _score(100 * max(named) if named else None, 0),
         "accuracy": _score(risk.get("accuracy"), 3),
-        "within": _score(risk.get("within"), 2),
+        "attribute": _score(risk.get("attribute_auc"), 2),
         "rank": _score(risk.get("effective_rank"), 0),
         "strip": _strip(cut, plan, best, folder),
-        "source": cut_anchor(cut.number) if own else "",
+        "source": anchor("cut", cut.number) if own else "",
     }
 
 
@@ -205,11 +200,6 @@ def _map(cut: Cut, record: CutRecord, plan: ScanPlan) -> dict[str, Any]:
     title = f"Map of features at {cut.name}"
     drawn = feature_map(record.map, plan.labels, title=title, uid=f"map-{cut.number}") if record.map else ""
     return {"cut": cut, "svg": drawn}
-
-
-def _strongest(records: Sequence[CutRecord]) -> CutRecord | None:
-    """The attack that did best; one that refused only where there is no other."""
-    return min(records, key=lambda r: (math.isnan(r.fvu), r.fvu if not math.isnan(r.fvu) else 0.0), default=None)
 
 
 def _some(count: int, always: int | None) -> list[int]:
@@ -242,13 +232,7 @@ def _facts(plan: ScanPlan, records: Sequence[CutRecord], conclusion: Conclusion 
 
 
 def cut_chart(
-    cuts: Sequence[Cut],
-    *,
-    threshold: float,
-    class_mean: float | None,
-    leaking: int,
-    recommended: int | None,
-    uid: str,
+    cuts: Sequence[Cut], *, threshold: float, class_mean: float | None, leaking: int, recommended: int | None, uid: str
 ) -> Markup:
     """FVU over the cuts: regression with its interval, least squares, decoder, envelope, the line of the depth, and two zones.
 

@@ -15,7 +15,7 @@ from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.wording import Statement, training_ended
 from leakgauge.report.charts import Bar, Event, Level, Line, Panel, Values, bar_chart, between, heat_map, line_chart
 from leakgauge.report.sections import LOOKS
-from leakgauge.report.sources import of_training, training_anchor
+from leakgauge.report.sources import anchor, of_training
 
 Report = Mapping[str, Any]
 _STEPS = "optimizer step"
@@ -55,9 +55,9 @@ def section(run: MonitorRun, statement: Statement, *, live: bool = False) -> dic
         "notes": [*map(str, newest.get("notes", ())), *_skipped(newest)],
         "facts": _facts(run),
         "command": str(run.about.get("command") or ""),
-        "anchors": {} if live else {str(report["step"]): training_anchor(report["step"]) for report in looks},
-        "source": "" if live else training_anchor(),
-        "stated": [(str(step), training_anchor(step)) for step in (watched.steps_stated if watched else ())],
+        "anchors": {} if live else {str(report["step"]): anchor("training", report["step"]) for report in looks},
+        "source": "" if live else anchor("training"),
+        "stated": [(str(step), anchor("training", step)) for step in (watched.steps_stated if watched else ())],
         "made_from": "a monitored training",
         "sources": of_training(run, looks),
         "versions": [run.about["versions"]] if run.about.get("versions") else [],

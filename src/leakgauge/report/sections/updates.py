@@ -12,7 +12,6 @@ import numpy as np
 from markupsafe import Markup
 
 from leakgauge.audit import records as store
-from leakgauge.audit.bracket import bracket_rows, bracket_sentence, hidden_unit, scratch_sentence
 from leakgauge.audit.phrasing import MISSING, duration, memory, metric, plural, thousands
 from leakgauge.audit.records import Record
 from leakgauge.audit.scoring import Scores
@@ -31,6 +30,7 @@ from leakgauge.audit.wording import (
     certificates,
     ending,
     explained,
+    figures,
     identifiable,
     labels_of,
     learned,
@@ -39,6 +39,7 @@ from leakgauge.audit.wording import (
     read_at,
     rule,
 )
+from leakgauge.audit.wording.bracket import bracket_rows, bracket_sentence, hidden_unit, scratch_sentence
 from leakgauge.errors import BadInput
 from leakgauge.report.charts import (
     Bar,
@@ -54,7 +55,7 @@ from leakgauge.report.charts import (
     pictures,
 )
 from leakgauge.report.sections import samples
-from leakgauge.report.sources import case_anchor, of_cases
+from leakgauge.report.sources import anchor, of_cases
 
 _ROWS = (("scores", "Attack"), ("null", "Null run"), ("baseline", "Trivial baseline"))
 _STRIPS = (
@@ -118,7 +119,7 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
         "local_steps": 1 if record.local is None else record.local.steps,
         "defenses": list(case.defenses) if record.captured is None else ["not known"],
         "attack": case.attack,
-        "figures": samples.figures(record) if done else "",
+        "figures": _figures(record) if done else "",
         "units": UNITS["image" if record.verdict is None else record.verdict.unit],
         "psnr": _mean(record.scores, "psnr") if done else "–",
         "ssim": _mean(record.scores, "ssim") if done else "–",
@@ -144,8 +145,18 @@ def _case(number: int, record: Record, folder: Path) -> dict[str, Any]:
         "learned": learned(record) if done else "",
         "gallery": _gallery(record, folder) if done else None,
         "restarts": _restart_table(record) if done else [],
-        "source": case_anchor(number),
+        "source": anchor("case", number),
     }
+
+
+def _figures(record: Record) -> str:
+    """The scores of a set-up on anything but images, for the overview; empty for images, which have columns of their own."""
+    if record.text is not None and not record.text.scores:
+        return (
+            f"certified exact: {record.text.verdict.certified} of {plural(record.text.verdict.sentences, 'sentence')}"
+        )
+    is_image = record.text is None and record.table is None and record.series is None
+    return "" if is_image else ", ".join(f"{name} {value}" for name, value in figures(record))
 
 
 def _mean(scores: Scores | None, name: str) -> str:

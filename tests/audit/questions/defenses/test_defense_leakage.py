@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 from leakgauge.audit.case import Case
 from leakgauge.audit.questions import defense_measures
-from leakgauge.audit.questions.defense_measures import Training, draw_releases, rates, told_apart
+from leakgauge.audit.questions.defense_measures import Training, draw_releases, rates, read_members
 from leakgauge.channels import DPSGD, Aggregate, FedAvg, Gradient
 from leakgauge.defenses import GaussianNoise, Prune, Quantize, Withhold
 from leakgauge.errors import Inapplicable
@@ -45,10 +45,10 @@ def test_with_many_others_one_percent_may_be_above():
 @pytest.mark.parametrize("channel", [Gradient(), FedAvg(steps=2, lr=0.1)])
 def test_without_defense_the_member_is_found_and_under_noise_it_is_not(setup_of, mode, channel):
     drawn = draw_releases(setup_of(mode=mode), channel, batch=1, candidates=20, releases=50, seed=0)
-    open_ = told_apart(drawn, (), seed=0)
+    open_ = read_members(drawn, (), seed=0)
     assert open_["auc"]["value"] == open_["tpr"]["value"] == 1.0
     assert (open_["candidates"], open_["batch"], open_["releases"], open_["unknown"]) == (20, 1, 50, "")
-    hidden = told_apart(drawn, (GaussianNoise(relative=1e4),), seed=0)
+    hidden = read_members(drawn, (GaussianNoise(relative=1e4),), seed=0)
     assert hidden["auc"]["low"] < 0.5 < hidden["auc"]["high"]
     assert hidden["tpr"]["value"] < 0.3
 
@@ -61,31 +61,31 @@ def test_updates_that_differ_in_the_fourth_digit_are_told_apart(setup):
         name: torch.randn(rows.shape[1:], generator=rng) + 1e-4 * torch.randn(rows.shape, generator=rng)
         for name, rows in drawn.rows.items()
     }
-    assert told_apart(replace(drawn, rows=alike), (), seed=0)["auc"]["value"] == 1.0
+    assert read_members(replace(drawn, rows=alike), (), seed=0)["auc"]["value"] == 1.0
 
 
 def test_dp_sgd_refuses_members_where_the_channel_refuses_the_model(setup_of):
     drawn = draw_releases(setup_of(mode="train"), Gradient(), batch=2, candidates=20, releases=5, seed=0)
     with pytest.raises(Inapplicable, match="normalises over the batch"):
-        told_apart(replace(drawn, channel=DPSGD(1.0, 1.0)), (), seed=0)
+        read_members(replace(drawn, channel=DPSGD(1.0, 1.0)), (), seed=0)
 
 
 @pytest.mark.parametrize("channel", [DPSGD(1.0, 1.0), Aggregate(2)])
 def test_samples_that_are_kept_apart_are_not_said_to_act_on_each_other(setup, channel):
     drawn = draw_releases(setup, channel, batch=2, candidates=20, releases=5, seed=0)
-    assert told_apart(drawn, (), seed=0)["notes"] == []
+    assert read_members(drawn, (), seed=0)["notes"] == []
 
 
 def test_more_noise_tells_less(setup):
     drawn = draw_releases(setup, Gradient(), batch=1, candidates=20, releases=100, seed=0)
-    areas = [told_apart(drawn, (GaussianNoise(relative=r),), seed=0)["auc"]["value"] for r in (0.0, 10.0, 100.0)]
+    areas = [read_members(drawn, (GaussianNoise(relative=r),), seed=0)["auc"]["value"] for r in (0.0, 10.0, 100.0)]
     assert areas[0] == 1.0
     assert areas[0] > areas[1] + 0.02 > areas[2] + 0.04
 
 
 def test_what_tells_nothing_leaves_a_coin(setup):
     drawn = draw_releases(setup, Gradient(), batch=1, candidates=20, releases=10, seed=0)
-    found = told_apart(drawn, (Prune(1.0),), seed=0)
+    found = read_members(drawn, (Prune(1.0),), seed=0)
     assert found["auc"]["value"] == 0.5
     assert found["tpr"]["value"] == 0.0
 
@@ -103,7 +103,7 @@ class OneByOne:
 @pytest.mark.parametrize("defense", [Prune(0.8), Quantize(3)])
 def test_rows_at_once_are_rows_one_by_one(setup, defense):
     drawn = draw_releases(setup, Gradient(), batch=2, candidates=20, releases=12, seed=0)
-    assert told_apart(drawn, (defense,), seed=0) == told_apart(drawn, (OneByOne(defense),), seed=0)
+    assert read_members(drawn, (defense,), seed=0) == read_members(drawn, (OneByOne(defense),), seed=0)
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
@@ -118,11 +118,11 @@ def test_a_batch_is_the_mean_of_its_samples_only_where_they_do_not_meet(setup_of
 
 def test_withheld_tensors_are_not_read(setup):
     drawn = draw_releases(setup, Gradient(), batch=1, candidates=20, releases=5, seed=0)
-    found = told_apart(drawn, (Withhold(("head",)),), seed=0)
+    found = read_members(drawn, (Withhold(("head",)),), seed=0)
     assert (found["tensors"], found["of"]) == (4, 6)
     everything = ("head", "first_layer", "norms")
     with pytest.raises(Inapplicable, match="nothing that the candidates"):
-        told_apart(drawn, (Withhold(everything),), seed=0)
+        read_members(drawn, (Withhold(everything),), seed=0)
 
 
 def test_a_large_model_is_read_in_part_and_in_pieces(setup, monkeypatch):
@@ -133,7 +133,7 @@ def test_a_large_model_is_read_in_part_and_in_pieces(setup, monkeypatch):
     pieces = list(drawn.signals())
     assert len(pieces) == 3  # two releases of 475 numbers each fit at once
     assert all(torch.allclose(torch.cat([p[n] for p in pieces]), expected[n], atol=1e-6) for n in expected)
-    found = told_apart(drawn, (), seed=0)
+    found = read_members(drawn, (), seed=0)
     assert found["tensors"] < found["of"]
     assert any("lack of memory" in note for note in found["notes"])
 

@@ -10,6 +10,7 @@ from leakgauge.audit.bounds import FALSE_POSITIVES, Bound, Unbounded
 from leakgauge.audit.phrasing import metric, number, plural
 from leakgauge.audit.records import Record
 from leakgauge.audit.verdict import Verdict
+from leakgauge.audit.wording.verdicts import samples
 from leakgauge.measures.intervals import clopper_pearson
 
 NO_BOUND: Mapping[Unbounded, str] = {
@@ -18,7 +19,7 @@ NO_BOUND: Mapping[Unbounded, str] = {
     Unbounded.DATA_DEPENDENT: "the noise is scaled by the private update itself; give it a fixed size (std) after clip",
     Unbounded.NOT_GAUSSIAN: "the noise is not Gaussian, and only Gaussian noise is accounted for here",
     Unbounded.STATISTICS: "running statistics were sent beside the noisy update, without noise",
-    Unbounded.NEAR_COPY: "the adversary was given a copy of the image to start from",
+    Unbounded.NEAR_COPY: "the adversary was given a copy of the sample to start from",
     Unbounded.UNKNOWN: "it is not known whether the client clipped and added noise",
 }
 """Why there is no upper bound."""
@@ -33,14 +34,14 @@ def percent(rate: float) -> str:
 
 
 def reached(verdict: Verdict) -> str:
-    """How many images of the batch were reconstructed, with the exact interval of the rate.
+    """How many samples of the batch were reconstructed, with the exact interval of the rate.
 
     >>> from leakgauge.audit.verdict import Outcome
     >>> reached(Verdict(Outcome.INFEASIBLE, "deployable", 4))
     '0 of 4 images (95 % CI 0 % to 60 %)'
     """
     low, high = clopper_pearson(verdict.reconstructed, verdict.images)
-    count = f"{verdict.reconstructed} of {plural(verdict.images, 'image')}"
+    count = f"{verdict.reconstructed} of {samples(verdict)}"
     return f"{count} (95 % CI {percent(low)} to {percent(high)})"
 
 
@@ -104,7 +105,7 @@ def bracket_rows(record: Record) -> list[BracketRow]:
     rows: list[BracketRow] = []
     if bound.reconstruction is not None and bound.prior is not None:
         low, high = clopper_pearson(verdict.reconstructed, verdict.images)
-        aim = f"Reconstruct the image, one of {bound.candidates} equally likely ones"
+        aim = f"Reconstruct the {verdict.unit}, one of {bound.candidates} equally likely ones"
         most = percent(bound.reconstruction)
         rows.append(BracketRow(aim, percent(bound.prior), reached(verdict), most, low, high, bound.reconstruction))
     rows += [

@@ -1,0 +1,134 @@
+"""The sample that a transformer cuts into patches, from the gradients of its patch embedding and of its position embedding."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.april.closed_form import close, probe_gradient, require_one_step
+from leakgauge.attacks.april.patches import PatchGrid, patch_grid
+from leakgauge.attacks.certificate import certify
+from leakgauge.attacks.found_images import valid_range
+from leakgauge.core import Observation, Reconstruction, Signal, Tokens, Victim
+from leakgauge.core.defaults import plain_defaults
+from leakgauge.core.examples import example
+from leakgauge.engine import Observed
+from leakgauge.errors import Inapplicable
+from leakgauge.errors.checked import checked
+from leakgauge.families import find_roles
+from leakgauge.inversion.labels import LabelRule, batch_size, infer_labels, labels_or_none
+
+
+@dataclass(frozen=True)
+class PatchPositions:
+    """The attack made by :func:`patch_positions`."""
+
+    labels: LabelRule
+
+    @plain_defaults()
+    def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
+        began = time.perf_counter()
+        if batch_size(seen) != 1:
+            raise Inapplicable(f"the system of the patches needs one sample, but this gradient mixes {seen.size}")
+        require_one_step(seen)
+        signal = Observed.check(seen.signal, victim).signal
+        system = _System.of(victim, signal, seed=seed)
+        rows, weight = system.gradients(signal)
+        patches, error = patches_from_positions(rows, weight)
+        x = system.grid.assemble(patches).to(victim.device, victim.dtype)[None]
+        dark, light = valid_range(victim, x)
+        labels = labels_or_none(self.labels, victim, seen, seed=seed)
+        lost = system.grid.unseen()
+        known = None if error is None or lost else error / float((light - dark).min())
+        notes = [f"closed form on {system.embedding} and {system.position}"]
+        if error is None:
+            notes.append(f"the gradients of the {len(rows)} positions are not independent: some patches are mixed")
+        return Reconstruction.single(
+            victim.space.project(x),
+            labels,
+            made_by=repr(self),
+            began=began,
+            notes=tuple(notes),
+            certified=certify(victim, seen, x, labels, error=known, seed=seed),
+        )
+
+
+def patches_from_positions(rows: Tensor, weight: Tensor) -> tuple[Tensor, float | None]:
+    """p (patches, values) with Δᵀ p = ∂W by least squares, and the expected root mean square error of a value.
+
+    ``rows`` Δ (patches, width) is the gradient of the positions, ``weight`` ∂W (width, values) that of the patch embedding. The error is
+    what of ∂W no patches explain, or its rounding, over the least singular value of Δ. None where Δ does not have full rank.
+    """
+    rows, weight = rows.double().cpu(), weight.double().cpu()
+    found = torch.linalg.lstsq(rows.T, weight, driver="gelsd").solution
+    values = torch.linalg.svdvals(rows)
+    eps = torch.finfo(torch.float32).eps
+    if len(rows) > rows.shape[1] or not float(values[-1]) > eps * len(rows) * float(values[0]):
+        return found, None
+    left = max(float((rows.T @ found - weight).norm()), eps * float(weight.norm()))
+    return found, left / float(values[-1]) / math.sqrt(found.numel())
+
+
+@dataclass(frozen=True, eq=False)
+class _System:
+    """The names of the two parameters, how the sample is cut, and the place of the first patch among the positions."""
+
+    embedding: str
+    position: str
+    grid: PatchGrid
+    first: int
+
+    @classmethod
+    def of(cls, victim: Victim, signal: Signal, *, seed: int) -> _System:
+        """Refuses a model where Δᵀ p = ∂W does not hold for the adversary's own sample."""
+        if isinstance(victim.space, Tokens):
+            raise Inapplicable("the victim takes token ids, not patches; use token_positions")
+        roles = find_roles(victim.model)
+        name, position = roles.patch_embedding, roles.position_embedding
+        if name is None or position is None:
+            raise Inapplicable("the model has no patch embedding, or no learned position embedding")
+        if roles.first_layer != name:
+            raise Inapplicable("the patch embedding has several layers; the closed form only inverts a single one")
+        for needed in (position, f"{name}.weight"):
+            if needed not in signal:
+                raise Inapplicable(f"not shared: {needed}")
+        grid = patch_grid(victim, name, seed=seed)
+        if math.prod(signal[f"{name}.weight"].shape[1:]) != grid.weight.shape[1]:
+            raise Inapplicable("the patch embedding is a convolution with groups, which is not inverted")
+        first = signal[position].flatten(0, -2).shape[0] - len(grid.index)
+        found = cls(f"{name}.weight", position, grid, first)
+        probe = victim.to_input(victim.space.start(1, torch.Generator().manual_seed(seed)))
+        if first < 0 or signal[position].shape[-1] != len(grid.weight):
+            raise Inapplicable("positions are not one row for each patch: they are resized or shared")
+        rows, weight = found.gradients(probe_gradient(victim, probe, seed=seed))
+        if not close(rows.T @ grid.cut(probe.double().cpu()), weight):
+            raise Inapplicable(
+                "the gradient of the positions is not that of the patches: something is between them, or one is used again"
+            )
+        return found
+
+    def gradients(self, signal: Signal) -> tuple[Tensor, Tensor]:
+        """Δ (patches, width) and ∂W (width, values)."""
+        rows, weight = signal[self.position].double().cpu(), signal[self.embedding].double().cpu()
+        return rows.flatten(0, -2)[self.first :], weight.flatten(1)
+
+
+@example("vit")
+@checked
+def patch_positions() -> PatchPositions:
+    """Tokens are t_n = W p_n + b + E_n, so position n has the gradient of its token, ∂l/∂E_n = ∂l/∂t_n, and the patches follow:
+
+        ∂W = Σ_n (∂l/∂t_n) p_nᵀ = Δᵀ p,     p̂ = argmin_p ‖Δᵀ p − ∂W‖,     Δ = ∂l/∂E_pos
+
+    Exact for one sample if there are no more patches than the tokens are wide and Δ has full rank. It does not matter what follows the
+    tokens, so normalisations, residual connections and any loss are allowed, which the closed form of APRIL is not: that one takes the
+    right side from the first attention. A weight update after one step works too: its factor −η cancels. Not from a paper; it is the
+    analytic recovery of :func:`linear` for a layer that runs once for each patch.
+
+    Ref: Phong et al. 2018, section III — input of a layer from the gradients of weight and bias
+    """
+    return PatchPositions(labels=infer_labels())
