@@ -241,7 +241,7 @@ class ToldApart:
 
     def read(self, victim: Victim, seen: Observation, /, *, rng: torch.Generator) -> ReadLabels:
         found, size = samples_at_head(victim, seen), batch_size(seen)
-        return ReadLabels(found.labels.to(victim.device), found.seen / size)
+        return ReadLabels(found.labels.sort().values.to(victim.device), found.seen / size)
 
 
 @dataclass(frozen=True)

@@ -136,8 +136,8 @@ class Matching:
     together. The adversary keeps the restart with the lowest objective, and within a restart the image that produced the lowest
     objective, not the one a step later. ``precision`` and ``halving`` gain speed with a less exact replay and by stopping
     hopeless restarts; both are off by default. ``frames`` are the steps before which the trace keeps the best candidate so far
-    (besides the end); the default is six, evenly spaced. With ``along``, where the gradient at the output can be read (one sample and a
-    shared bias of the head), the replay follows it in place of the loss (:class:`OutputGradient`).
+    (besides the end); the default is six, evenly spaced. With ``along``, where the gradient at the output can be read (one sample or a
+    small batch, and a shared head), the replay follows it in place of the loss (:class:`OutputGradient`).
     """
 
     objective: Term
