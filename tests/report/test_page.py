@@ -298,7 +298,7 @@ def test_the_report_reads_records_findings_and_wording_only():
 READABLE = {
     "FILE", "PLAN", "CONCLUSION", "exists", "read", "read_plan", "read_conclusion", "to_json",
     "MonitorRun", "ScanPlan", "CutRecord", "Conclusion", "RIDGE", "LEAST_SQUARES", "DECODER", "DefenseRecord", "evidence", "worth_having",
-    "PropertyRecord",
+    "PropertyRecord", "strongest",
 }  # fmt: skip
 """What the report may use of a question: its records and what reads them, nothing that runs or trains a model."""
 

@@ -473,8 +473,8 @@ def expected(place: int, measured: Mapping[int, float]) -> float:
 
 def places_within(count: int, measured: Mapping[int, float], done: Collection[int], seconds: float) -> list[int]:
     """As many of ``count`` places as there is time for, evenly thinned. Those that are ``done`` cost nothing, and the two ends stay."""
-    for kept in range(count, 1, -1):
-        chosen = evenly(count, kept) | set(done)
+    for places in range(count, 1, -1):
+        chosen = evenly(count, places) | set(done)
         if sum(expected(place, measured) for place in chosen if place not in done) <= seconds:
             return sorted(chosen)
     return sorted(evenly(count, 2) | set(done)) if count > 1 else list(range(count))
