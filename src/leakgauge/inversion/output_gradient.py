@@ -18,7 +18,7 @@ from leakgauge.core.randomness import private_randomness
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
 from leakgauge.families import find_roles
-from leakgauge.inversion.cross_entropy import is_cross_entropy
+from leakgauge.inversion.cross_entropy import label_smoothing
 from leakgauge.inversion.defended import useful
 from leakgauge.inversion.head_samples import HeadSamples, tell_apart
 from leakgauge.inversion.terms import Candidate, Term
@@ -105,7 +105,7 @@ _TINY = 1e-20
 
 def samples_at_head(victim: Victim, seen: Observation) -> HeadSamples:
     """The samples of a small batch, told apart by the gradient of the head. What was found last is kept."""
-    if seen.size is None or not is_gradient(seen.channel, victim.mode) or not is_cross_entropy(victim.loss):
+    if seen.size is None or label_smoothing(victim.loss) or not is_gradient(seen.channel, victim.mode):
         raise Inapplicable("samples are told apart in the plain gradient of cross entropy, for a known batch size")
     name = _last_layer(victim)
     layer, parts = _layer(victim, name), (f"{name}.weight", f"{name}.bias")
