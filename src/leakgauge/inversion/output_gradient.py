@@ -28,8 +28,8 @@ from leakgauge.inversion.terms import Candidate, Term
 class OutputGradient:
     """A rule for labels that gives (d, h): d = ∂loss/∂z (B, C) at the output z = W h + b, scaled to length 1, and the features h (B, F).
 
-    It does so even where labels are revealed. For one sample ∂loss/∂b = d, and h is left 0: matching it helps some networks and harms others. A
-    small batch is told apart (:mod:`leakgauge.inversion.head_samples`), in an order of its own.
+    It does so even where labels are revealed. For one sample ∂loss/∂b = d, and h is left 0: matching it helps some networks and
+    harms others. A small batch is told apart (:mod:`leakgauge.inversion.head_samples`), in an order of its own.
 
     With :class:`~leakgauge.channels.output.Along` in place of the loss, the replay of the truth then points where the observed gradient
     does, even where the network is so sure of its class that p − y is rounded: the client's own rounding is in d.
