@@ -18,7 +18,7 @@ from leakgauge.core.randomness import private_randomness
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
 from leakgauge.families import find_roles
-from leakgauge.inversion.cross_entropy import is_cross_entropy
+from leakgauge.inversion.cross_entropy import label_smoothing
 from leakgauge.inversion.defended import useful
 from leakgauge.inversion.head_samples import HeadSamples, tell_apart
 from leakgauge.inversion.terms import Candidate, Term
@@ -28,8 +28,8 @@ from leakgauge.inversion.terms import Candidate, Term
 class OutputGradient:
     """A rule for labels that gives (d, h): d = ∂loss/∂z (B, C) at the output z = W h + b, scaled to length 1, and the features h (B, F).
 
-    It does so even where labels are revealed. For one sample ∂loss/∂b = d and ∂loss/∂W = d hᵀ. A small batch is told apart
-    (:mod:`leakgauge.inversion.head_samples`), in an order of its own. Features that cannot be read are 0.
+    It does so even where labels are revealed. For one sample ∂loss/∂b = d, and h is left 0: matching it helps some networks and
+    harms others. A small batch is told apart (:mod:`leakgauge.inversion.head_samples`), in an order of its own.
 
     With :class:`~leakgauge.channels.output.Along` in place of the loss, the replay of the truth then points where the observed gradient
     does, even where the network is so sure of its class that p − y is rounded: the client's own rounding is in d.
@@ -46,22 +46,10 @@ def output_gradients(victim: Victim, seen: Observation) -> Tensor:
     """(d, h), of shape (B, C + F); ``Inapplicable`` where d cannot be read."""
     if seen.size == 1:
         d = output_gradient(victim, seen)[None]
-        return torch.cat((d, _one_sample(victim, seen, d[0])[None].to(d)), 1)
+        return torch.cat((d, d.new_zeros(1, _layer(victim, _last_layer(victim)).in_features)), 1)
     found = samples_at_head(victim, seen)
     scaled = found.outputs / found.outputs.abs().max()
     return torch.cat((scaled / scaled.norm(), found.features), 1).float().to(victim.device)
-
-
-def _one_sample(victim: Victim, seen: Observation, d: Tensor) -> Tensor:
-    """h (F,) with ∂W = ‖∂b‖ d hᵀ; 0 where ∂W is not shared, or no such product, as after a defense."""
-    name = _last_layer(victim)
-    layer, weight = _layer(victim, name), seen.signal.get(f"{name}.weight")
-    if weight is None:
-        return d.new_zeros(layer.in_features)
-    weight, length = weight.detach().double(), seen.signal[f"{name}.bias"].detach().double().norm()
-    h = weight.T @ d.double() / length
-    left_over = weight - length * d.double()[:, None] * h
-    return h if float(left_over.norm()) <= CLEAN * float(weight.norm()) else torch.zeros_like(h)
 
 
 def _layer(victim: Victim, name: str) -> nn.Linear:
@@ -71,16 +59,11 @@ def _layer(victim: Victim, name: str) -> nn.Linear:
     return layer
 
 
-CLEAN = 1e-3
-"""Share of the head's gradient that may be something else than the product of one sample."""
-
-
 @dataclass(frozen=True)
 class HeadFeatures(Term):
     """1/n Σ_k ‖h(x_k) − h_k‖² / ‖h_k‖² over the n samples of a batch with features h_k that :class:`OutputGradient` read; 0 if none.
 
-    The gradient of the head is a product of d and h, so a replay that matches it in direction leaves the length of h open, and in a batch
-    the samples with small d hardly count. Here each counts as much.
+    In the gradient of a batch the samples with small d hardly count. Here each counts as much.
     """
 
     reads_signal: ClassVar[bool] = True
@@ -105,7 +88,7 @@ _TINY = 1e-20
 
 def samples_at_head(victim: Victim, seen: Observation) -> HeadSamples:
     """The samples of a small batch, told apart by the gradient of the head. What was found last is kept."""
-    if seen.size is None or not is_gradient(seen.channel, victim.mode) or not is_cross_entropy(victim.loss):
+    if seen.size is None or label_smoothing(victim.loss) or not is_gradient(seen.channel, victim.mode):
         raise Inapplicable("samples are told apart in the plain gradient of cross entropy, for a known batch size")
     name = _last_layer(victim)
     layer, parts = _layer(victim, name), (f"{name}.weight", f"{name}.bias")
