@@ -160,3 +160,11 @@ def test_a_reader_that_stops_early_is_no_mistake(command, tmp_path):
         program = [sys.executable, "-m", "leakgauge", *command]
         ended = subprocess.run(program, stdout=nobody_reads, stderr=subprocess.PIPE, cwd=tmp_path, check=False)
     assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+def test_a_broken_pipe_of_the_user_s_own_is_not_hidden(tmp_path):
+    (tmp_path / "mine.py").write_text("def make():\n    raise BrokenPipeError(32, 'Broken pipe')\n", encoding="utf-8")
+    program = [sys.executable, "-m", "leakgauge", "attack", "mine.py:make"]
+    ended = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert ended.returncode == 2
+    assert "Broken pipe" in ended.stderr

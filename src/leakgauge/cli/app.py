@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import inspect
 import os
+import select
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
@@ -190,9 +191,9 @@ def main() -> NoReturn:
     except CannotWrite as trouble:
         complain(f"cannot write {trouble.filename} ({trouble.strerror}); finished work is kept, {_remedy(trouble)}")
         sys.exit(2)
-    except BrokenPipeError:
-        _end_quietly()
     except OSError as trouble:  # a file that is not ours: the model's or the data's
+        if isinstance(trouble, BrokenPipeError) and _output_is_closed():
+            _end_quietly()
         complain(
             f"cannot use {trouble.filename or 'a file or a connection'} ({trouble.strerror or trouble}); make it available"
         )
@@ -202,11 +203,18 @@ def main() -> NoReturn:
         complain("this is a defect of leakgauge; please report it with the lines above, which hold no data")
         sys.exit(1)
     except BaseException as ended:  # noqa: BLE001 - not ours: a command ends with a code
-        if isinstance(ended.__context__, BrokenPipeError):  # what rich makes of it
+        if isinstance(ended.__context__, BrokenPipeError) and _output_is_closed():  # what rich makes of it
             _end_quietly()
         complain(f"the model's code ended the program ({one_line(ended)}) before there was a verdict; remove that call")
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _output_is_closed() -> bool:
+    """Whether nobody reads our output any more: a broken pipe may also be one of the model's or the data's."""
+    hung_up = select.poll()
+    hung_up.register(1, select.POLLERR)
+    return any(event & select.POLLERR for _, event in hung_up.poll(0))
 
 
 def _end_quietly() -> NoReturn:
