@@ -63,14 +63,30 @@ def test_an_image_comes_back_where_the_closed_form_of_the_attention_refuses():
 
 
 def test_the_patches_solve_their_system():
-    """Δᵀ p = ∂W, worked out by hand for two positions and two outputs."""
-    rows, patches = torch.tensor([[1.0, 0.0], [1.0, 2.0]]), torch.tensor([[3.0], [5.0]])
-    weight = torch.tensor([[8.0], [10.0]])
+    """Δᵀ p = ∂W, worked out by hand for two positions and three outputs."""
+    rows, patches = torch.tensor([[1.0, 0.0, 1.0], [1.0, 2.0, 0.0]]), torch.tensor([[3.0], [5.0]])
+    weight = torch.tensor([[8.0], [10.0], [3.0]])
     found, error = patches_from_positions(rows, weight)
     torch.testing.assert_close(found, patches.double())
     assert error is not None
     assert error < 1e-5
-    assert patches_from_positions(torch.ones(2, 2), torch.ones(2, 1))[1] is None
+    assert patches_from_positions(torch.ones(2, 3), torch.ones(3, 1))[1] is None
+
+
+def test_the_stated_error_grows_with_noise_and_with_rounding_and_is_none_without_a_spare_equation():
+    rng = torch.Generator().manual_seed(0)
+    rows, patches = torch.randn(12, 16, generator=rng), torch.rand(12, 8, generator=rng)
+    weight = rows.T @ patches
+    noisy = weight + 0.1 * torch.randn(weight.shape, generator=rng)
+    found, error = patches_from_positions(rows, noisy)
+    assert error is not None
+    assert error > 0.5 * float((found - patches).square().mean().sqrt())
+    coarse = patches_from_positions(rows, weight, eps=torch.finfo(torch.bfloat16).eps)[1]
+    exact = patches_from_positions(rows, weight)[1]
+    assert coarse is not None
+    assert exact is not None
+    assert coarse > 1000 * exact
+    assert patches_from_positions(rows[:, :12], weight[:12])[1] is None
 
 
 def test_more_patches_than_the_tokens_are_wide_are_not_certified():

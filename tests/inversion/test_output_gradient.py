@@ -1,15 +1,17 @@
 """The gradient at the output in place of the loss: where it can be read, and what it changes."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
-from leakgauge.channels import DPSGD, FedAvg, Gradient
+from leakgauge.channels import DPSGD, Aggregate, FedAvg, Gradient
 from leakgauge.channels.output import Along
 from leakgauge.core import Labels, Pixels, Size, Victim, share
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion import Adam, BalancedCosine, Cosine, Descent, Matching, SignRule
-from leakgauge.inversion.output_gradient import along_output, output_gradient
+from leakgauge.inversion.output_gradient import along_output, output_gradient, read_targets, samples_at_head
 from leakgauge.models import CNN
 
 
@@ -118,7 +120,7 @@ def test_the_gradient_of_along_is_what_it_is_given():
     z = torch.randn(3, 5, requires_grad=True)
     d = torch.randn(3, 5)
     (found,) = torch.autograd.grad(Along()(z, d), z)
-    assert torch.equal(found, d)
+    torch.testing.assert_close(found, d / 3)  # of the mean over three samples
 
 
 def test_clipping_one_sample_only_scales_it():
@@ -127,3 +129,42 @@ def test_clipping_one_sample_only_scales_it():
     clipped = share(victim, DPSGD(clip=1e-3, noise=0.0), x, y)
     torch.testing.assert_close(output_gradient(victim, clipped), output_gradient(victim, seen), rtol=1e-4, atol=1e-6)
     assert Matching(Cosine(), along=True).objective_at(victim, clipped, x, y) < 1e-6
+
+
+def mixed(**options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, 10))
+    return Victim(model, Pixels((1, 4, 4)), **options), torch.rand(3, 1, 4, 4), torch.tensor([1, 2, 3])
+
+
+def test_clients_with_unequal_numbers_of_samples_are_weighed_as_the_sum_weighs_them():
+    victim, x, y = mixed()
+    seen = share(victim, Aggregate(clients=2), x, y)
+    assert along_output(victim, [seen]) is not None
+    assert Matching(Cosine(), along=True).objective_at(victim, seen, x, y) < 1e-5
+
+
+def test_another_loss_does_not_get_what_was_kept_for_this_one():
+    victim, x, y = mixed(loss=nn.CrossEntropyLoss(reduction="sum"))
+    seen = share(victim, Gradient(), x, y)
+    assert sorted(samples_at_head(victim, seen).labels.tolist()) == [1, 2, 3]
+    with pytest.raises(Inapplicable):
+        samples_at_head(replace(victim, loss=nn.CrossEntropyLoss()), seen)
+
+
+def test_a_gradient_that_is_not_finite_is_refused():
+    victim, x, y = mixed()
+    seen = share(victim, Gradient(), x, y)
+    broken = seen.signal["3.weight"].clone()
+    broken[0, 0] = torch.nan
+    with pytest.raises(Inapplicable, match="not finite"):
+        samples_at_head(victim, replace(seen, signal={**seen.signal, "3.weight": broken}))
+
+
+def test_targets_are_not_read_from_a_clipped_gradient():
+    victim = Victim(nn.Sequential(nn.Flatten(), nn.Linear(16, 1)), Pixels((1, 4, 4)), loss=nn.MSELoss())
+    x, y = torch.rand(1, 1, 4, 4), torch.tensor([[3.0]])
+    plain = read_targets(victim, share(victim, Gradient(), x, y), x)
+    assert plain is not None
+    torch.testing.assert_close(plain, y, rtol=1e-4, atol=1e-4)
+    assert read_targets(victim, share(victim, DPSGD(clip=0.1, noise=0.0), x, y), x) is None

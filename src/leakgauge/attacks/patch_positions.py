@@ -38,7 +38,8 @@ class PatchPositions:
         signal = Observed.check(seen.signal, victim).signal
         system = _System.of(victim, signal, seed=seed)
         rows, weight = system.gradients(signal)
-        patches, error = patches_from_positions(rows, weight)
+        eps = max(torch.finfo(seen.signal[name].dtype).eps for name in (system.embedding, system.position))
+        patches, error = patches_from_positions(rows, weight, eps=eps)
         x = system.grid.assemble(patches).to(victim.device, victim.dtype)[None]
         dark, light = valid_range(victim, x)
         labels = labels_or_none(self.labels, victim, seen, seed=seed)
@@ -46,7 +47,11 @@ class PatchPositions:
         known = None if error is None or lost else error / float((light - dark).min())
         notes = [f"closed form on {system.embedding} and {system.position}"]
         if error is None:
-            notes.append(f"the gradients of the {len(rows)} positions are not independent: some patches are mixed")
+            square = rows.shape[1] == len(rows)
+            why = (
+                "leave no equation to check the patches by" if square else "are not independent: some patches are mixed"
+            )
+            notes.append(f"the gradients of the {len(rows)} positions {why}")
         return Reconstruction.single(
             victim.space.project(x),
             labels,
@@ -57,19 +62,23 @@ class PatchPositions:
         )
 
 
-def patches_from_positions(rows: Tensor, weight: Tensor) -> tuple[Tensor, float | None]:
+def patches_from_positions(
+    rows: Tensor, weight: Tensor, *, eps: float = torch.finfo(torch.float32).eps
+) -> tuple[Tensor, float | None]:
     """p (patches, values) with Δᵀ p = ∂W by least squares, and the expected root mean square error of a value.
 
     ``rows`` Δ (patches, width) is the gradient of the positions, ``weight`` ∂W (width, values) that of the patch embedding. The error is
-    what of ∂W no patches explain, or its rounding, over the least singular value of Δ. None where Δ does not have full rank.
+    what of ∂W no patches explain, for each equation that is not needed to find them, or the rounding ``eps`` of both gradients, over the
+    least singular value of Δ. None where Δ does not have full rank, or where all equations are needed and nothing shows an error.
     """
     rows, weight = rows.double().cpu(), weight.double().cpu()
     found = torch.linalg.lstsq(rows.T, weight, driver="gelsd").solution
     values = torch.linalg.svdvals(rows)
-    eps = torch.finfo(torch.float32).eps
-    if len(rows) > rows.shape[1] or not float(values[-1]) > eps * len(rows) * float(values[0]):
+    spare = rows.shape[1] - len(rows)
+    if spare < 1 or not float(values[-1]) > eps * len(rows) * float(values[0]):
         return found, None
-    left = max(float((rows.T @ found - weight).norm()), eps * float(weight.norm()))
+    rounding = eps * (float(weight.norm()) + float(values[0]) * float(found.norm()))
+    left = max(float((rows.T @ found - weight).norm()) * math.sqrt(rows.shape[1] / spare), rounding)
     return found, left / float(values[-1]) / math.sqrt(found.numel())
 
 

@@ -203,7 +203,9 @@ def main() -> NoReturn:
         complain("this is a defect of leakgauge; please report it with the lines above, which hold no data")
         sys.exit(1)
     except BaseException as ended:  # noqa: BLE001 - not ours: a command ends with a code
-        if isinstance(ended.__context__, BrokenPipeError):  # what rich makes of a closed output, which it has replaced by then
+        if isinstance(
+            ended.__context__, BrokenPipeError
+        ):  # what rich makes of a closed output, which it has replaced by then
             _end_quietly()
         complain(f"the model's code ended the program ({one_line(ended)}) before there was a verdict; remove that call")
         sys.exit(2)

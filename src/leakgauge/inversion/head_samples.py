@@ -58,6 +58,8 @@ def tell_apart(slope: Tensor, head: Tensor, likely: Tensor, *, size: int, seed: 
     apart, noise, or samples that the search does not find.
     """
     slope, head, likely = (value.detach().double().cpu() for value in (slope, head, likely))
+    if not all(bool(value.isfinite().all()) for value in (slope, head, likely)):
+        raise Inapplicable("the head or its gradient is not finite")
     left, sizes, right = torch.linalg.svd(size * slope, full_matrices=False)
     rank = int((sizes > 2 * ROUNDING * sizes[0]).sum())
     if not 1 <= rank <= size:
@@ -143,7 +145,7 @@ def _independent(at: _Equations, u: Tensor, y: Tensor, residual: Tensor) -> Tens
     chosen: list[int] = []
     duals = u.new_zeros(0, len(at.sizes))
     for which in residual.argsort().tolist():
-        if float(residual[which]) > FITS or len(chosen) == len(at.sizes):
+        if not float(residual[which]) <= FITS or len(chosen) == len(at.sizes):
             break
         if len(chosen) and float((duals @ u[which, :-1]).abs().max()) > 0.1:
             continue
@@ -157,7 +159,7 @@ def _together(at: _Equations, u: Tensor, y: Tensor, size: int) -> HeadSamples:
     m = u[:, :-1]
     outputs = vmap(at.output)(u, y) if len(u) else m @ at.scores.T
     rest = (at.left * at.sizes - outputs.T @ m) @ at.right.T
-    if float(rest.norm()) > LOST * float(at.sizes[0]):
+    if not float(rest.norm()) <= LOST * float(at.sizes[0]):
         raise Inapplicable(f"only {len(m)} of {len(at.sizes)} samples were told apart at the head")
     order, missing = outputs.norm(dim=1).argsort(descending=True), size - len(m)
     guess = rest.sum(1).argmin()

@@ -281,10 +281,9 @@ class FirstThatApplies:
 
 
 def read_labels() -> FirstThatApplies:
-    """The rule for attacks that need labels: the sign rule for one sample; a small batch told apart at the head; expected counts from the
-    bias; if the signal is no
-    plain gradient or has another scale, counts that do not depend on it; Yin et al. without a bias. ``Inapplicable`` with every
-    reason if none applies, for example with a withheld head or a loss other than cross entropy.
+    """The rule for attacks that need labels: the sign rule for one sample; the samples of a small batch separated at the head; expected
+    counts from the bias; if the signal is no plain gradient or has another scale, counts that do not depend on it; Yin et al. without a
+    bias. ``Inapplicable`` with every reason if none applies, for example with a withheld head or a loss other than cross entropy.
     """
     return FirstThatApplies(
         (SignRule(), ToldApart(), ExpectedCounts(), BiasCounts(), MinimumEntry(), BiasCounts(strict=False))

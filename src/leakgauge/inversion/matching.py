@@ -90,7 +90,7 @@ class Halving:
 NOTE = "searched in float32: in the victim's float16 the squares of gradients become 0 and no step can be taken"
 
 
-ALONG = "replayed along the gradient at the output, read from the head's bias"
+ALONG = "replayed along the gradient at the output, read from the head"
 
 
 def too_narrow(victim: Victim) -> bool:

@@ -99,14 +99,16 @@ def samples_at_head(victim: Victim, seen: Observation) -> HeadSamples:
     slope = torch.cat((weight, bias[:, None]), 1)
     adds = isinstance(victim.loss, nn.CrossEntropyLoss) and victim.loss.reduction == "sum"
     head = torch.cat((layer.weight.detach(), layer.bias.detach()[:, None]), 1).double().cpu()
-    key = hashlib.sha256(torch.cat((slope, head)).numpy().tobytes() + bytes([seen.size % 256])).hexdigest()
+    slope = slope / seen.size if adds else slope
+    asked = repr((seen.size, victim.space, victim.mode)).encode()
+    key = hashlib.sha256(torch.cat((slope, head)).numpy().tobytes() + asked).hexdigest()
     if key not in _KEPT:
         while len(_KEPT) >= KEPT:
             _KEPT.pop(next(iter(_KEPT)))
         try:
             likely = _features(victim, name, victim.space.start(STARTING, torch.Generator().manual_seed(0)))
             likely = torch.cat((likely, likely.new_ones(len(likely), 1)), 1)
-            _KEPT[key] = tell_apart(slope / (seen.size if adds else 1), head, likely, size=seen.size)
+            _KEPT[key] = tell_apart(slope, head, likely, size=seen.size)
         except Inapplicable as reason:
             _KEPT[key] = str(reason)
     found = _KEPT[key]
@@ -156,12 +158,13 @@ def output_gradient(victim: Victim, seen: Observation) -> Tensor:
 
 
 def read_targets(victim: Victim, seen: Observation, x: Tensor) -> Tensor | None:
-    """y with ∂loss(z, y)/∂z = ∂loss/∂b at the output z of the one sample ``x``; None where the loss does not determine it.
+    """y with ∂loss(z, y)/∂z = ∂loss/∂b at the output z of the one sample ``x``; None where the loss does not determine it, or where
+    the gradient was clipped, so its length is not the client's.
 
     The gradient of a squared error or a binary cross entropy is affine in the targets, g(y) = g(0) + J y, so y is the solution of a linear
     system: y = z − K/2 · ∂b for the mean squared error of K outputs, y = σ(z) − K · ∂b for the binary cross entropy.
     """
-    if seen.size != 1:
+    if seen.size != 1 or not is_gradient(seen.channel, victim.mode):
         return None
     with torch.no_grad(), private_randomness(0, victim.device):
         output = victim(x)
