@@ -10,7 +10,17 @@ import torch.nn.functional as F
 from torch import nn
 
 from leakgauge.attacks import april_closed_form, linear
-from leakgauge.channels import DPSGD, Aggregate, Features, FedAvg, Gradient, ShuffledFedAvg
+from leakgauge.channels import (
+    DPSGD,
+    Aggregate,
+    Features,
+    FedAvg,
+    Gradient,
+    InstaHide,
+    Precode,
+    ShuffledFedAvg,
+    Soteria,
+)
 from leakgauge.channels.facts import clients, is_weight_update, local_steps
 from leakgauge.core import Buffers, Observation, Pixels, Size, Victim, share
 from leakgauge.engine import Observed
@@ -147,6 +157,13 @@ def test_bad_options(victim_of, batch_of):
         Aggregate(clients=3)(victim_of(), *batch_of(2))
     with pytest.raises(BadInput, match="no buffers"):
         share(victim_of(), Aggregate(of=DPSGD()), *batch_of(2), reveal=(Buffers(),))
+
+
+@pytest.mark.parametrize("of", [InstaHide(seed=7), Precode(8, seed=7), Soteria()], ids=repr)
+def test_channels_that_the_adversary_may_not_know_are_refused(of):
+    """Inside an aggregate, share would hand their seed to the adversary, and Defended() would not be recorded."""
+    with pytest.raises(BadInput, match="protects by what it does not know"):
+        Aggregate(of=of)
 
 
 def test_clients_of_clients_draw_noise_of_their_own(victim_of, batch_of):
