@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from leakgauge.attacks import april_closed_form, linear
+from leakgauge.attacks import april_closed_form, inverting_gradients, linear
 from leakgauge.channels import (
     DPSGD,
     Aggregate,
@@ -27,7 +27,7 @@ from leakgauge.engine import Observed
 from leakgauge.engine.choose import choose
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion.knowledge import ExactStatistics
-from leakgauge.inversion.labels import head_gradient
+from leakgauge.inversion.labels import head_gradient, read_labels
 from leakgauge.measures.participation import unmix
 from leakgauge.testing import tiny_case
 
@@ -61,6 +61,18 @@ def test_a_late_client_is_the_difference_of_two_sums():
     seen = Observation(signal=found.updates[2], channel=Gradient(), size=1)
     assert float((linear()(victim, seen).x - x[2:]).abs().max()) < 1e-3
     assert not Aggregate(clients=3, dropped=(2,)).is_gradient("eval")
+
+
+def test_labels_of_clients_that_dropped_out_are_not_read():
+    victim, x, _ = tiny_case("mlp", count=9)
+    y = torch.tensor([0, 1, 2] * 3)
+    for channel in (Aggregate(3, dropped=(0,)), Aggregate(1, of=Aggregate(3, dropped=(0,)))):
+        seen = share(victim, channel, x, y)
+        with pytest.raises(Inapplicable, match="dropped out"):
+            read_labels()(victim, seen, rng=torch.Generator())
+        found = inverting_gradients(steps=2)(victim, seen)
+        assert found.label_accuracy is None
+        assert any("dropped out were not sent" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("dropped", [(0, 1), (2,), (-1,)])

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels.dropout import dropping_layers
-from leakgauge.channels.facts import smooth
+from leakgauge.channels.facts import lacks_clients, smooth
 from leakgauge.channels.twice import explaining_once_only, twins_taken
 from leakgauge.core import (
     Encodes,
@@ -233,7 +233,8 @@ class Matching:
         if rounds(self.precision):
             every = _judge_exactly(every, rows, at_once=self._at_least)
         seconds = (time.perf_counter() - began) / len(seen)
-        every = replace(every, notes=(*every.notes, *_of_dropout(victim), *_of_smoothing(seen[0]), *_of_twins(victim)))
+        said = (*_of_dropout(victim), *_of_smoothing(seen[0]), *_of_absent(seen[0]), *_of_twins(victim))
+        every = replace(every, notes=(*every.notes, *said))
         return [self._result(every, rows, i, seconds) for i in range(len(seen))]
 
     def objective_at(self, victim: Victim, seen: Observation, x: Tensor, y: Tensor, /, *, seed: int = 0) -> float:
@@ -480,6 +481,12 @@ def _of_smoothing(seen: Observation) -> list[str]:
     if smooth(seen.channel) == seen.channel:
         return []
     return ["replayed with smoothed steps, because Adam's own have almost no derivative"]
+
+
+def _of_absent(seen: Observation) -> list[str]:
+    if not lacks_clients(seen.channel):
+        return []
+    return ["the samples of clients that dropped out were not sent: what is shown for them is not read from the update"]
 
 
 def _of_twins(victim: Victim) -> list[str]:
