@@ -12,7 +12,7 @@ from leakgauge.channels import Gradient, InstaHide, MixUp, Precode, Soteria, Tra
 from leakgauge.channels.soteria import HiddenColumns, input_of
 from leakgauge.core import Defended, Pixels, Reconstruction, Size, share
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.inversion.encoded import guess_signs
+from leakgauge.inversion.encoded import guess_signs, through_encodings
 from leakgauge.inversion.mismatch import layer_mismatch
 
 KNOWN = (Size(), Defended())
@@ -140,6 +140,34 @@ def test_signs_follow_from_the_range_and_from_public_images():
     assert torch.equal(guess_signs(size, mixing, low, high, public), (mixing @ truth).sign())
     wrong = -public  # the range decides the second value, whatever public images say
     assert bool((guess_signs(size, mixing, low, high, wrong)[:, 1] == 1).all())
+
+
+def decoded(x, auxiliary, monkeypatch):
+    """What is made of encodings ``x``, and the public images that signs were guessed by."""
+    victim, _, y = testing.tiny_case("mlp", count=2)
+    seen = replace(share(victim, InstaHide(), torch.zeros(2, 1, 12, 12), y, reveal=KNOWN), auxiliary=auxiliary)
+    used = []
+
+    def guess(size, mixing, low, high, public):
+        used.append(public)
+        return torch.ones_like(size)
+
+    monkeypatch.setattr("leakgauge.inversion.encoded.guess_signs", guess)
+    found = Reconstruction.single(x, y, made_by="", began=0.0)
+    return through_encodings(lambda victim, seen, *, seed: found, victim, seen, seed=0), used[0]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_public_images_that_are_all_the_same_decide_no_sign(count, monkeypatch):
+    alike = torch.rand(1, 1, 12, 12, generator=torch.Generator().manual_seed(0)).expand(count, -1, -1, -1)
+    found, public = decoded(torch.rand(2, 1, 12, 12), alike, monkeypatch)
+    assert public is None
+    assert found.notes[-1].endswith("by their range")
+
+
+def test_public_images_are_moved_to_where_the_search_ran(monkeypatch):
+    found, public = decoded(torch.rand(2, 1, 12, 12, device="meta"), torch.rand(3, 1, 12, 12), monkeypatch)
+    assert public.device == found.x.device == torch.device("meta")
 
 
 def test_where_images_cannot_be_negative_instahide_hides_nothing():
