@@ -53,6 +53,7 @@ from leakgauge.inversion.output_gradient import (
     output_gradients,
     read_targets,
 )
+from leakgauge.inversion.sampling import Annealing, Sampling
 from leakgauge.inversion.search import Problem, Search, require_finite
 from leakgauge.inversion.solvers import Descent, Moving, Solver
 from leakgauge.inversion.starts import FromSpace, Given, NearTruth, Revealed, Start
@@ -189,6 +190,12 @@ class Matching:
         objective = Sum(self.objective.parts()).without_signal()
         return replace(self, along=False, objective=objective, labels=Joint(), name=f"{self.name}, blind")
 
+    def without_priors(self) -> Matching:
+        """The same search without what it assumes of images, for encodings, which are none."""
+        if isinstance(self.solver, Sampling | Annealing):
+            raise Inapplicable("the client sends encoded images, of which a diffusion prior of images knows nothing")
+        return replace(self, objective=Sum(tuple(p for p in self.objective.parts() if p[1].reads_signal)))
+
     @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         return self.many(victim, [seen], seed=seed)[0]
@@ -206,8 +213,7 @@ class Matching:
         if too_narrow(victim):
             return [_add_notes(one) for one in self.many(*widen(victim, seen), seed=seed)]
         if any(isinstance(one.channel, Encodes) for one in seen):
-            attack = replace(self, objective=Sum(tuple(p for p in self.objective.parts() if p[1].reads_signal)))
-            return [through_encodings(attack, victim, one, seed=seed) for one in seen]
+            return [through_encodings(self.without_priors(), victim, one, seed=seed) for one in seen]
         followed = along_output(victim, seen) if self.along else None
         if followed is not None:
             attack = replace(self, along=False, labels=OutputGradient(victim.loss))
