@@ -94,6 +94,14 @@ def test_what_precode_draws_for_a_batch_is_searched_with_it():
     assert aware.loss < 0.1 * unaware.loss
 
 
+def test_the_width_that_is_searched_is_that_of_the_models_bottleneck():
+    victim, x, y = testing.tiny_case("cnn", count=2)
+    victim = Precode(8).changed(victim)
+    seen = share(victim, Precode(seed=3), x, y, reveal=KNOWN)
+    assert seen.channel == Precode(8, seed=None)
+    assert inverting_gradients(steps=2)(victim, seen).x.shape == x.shape
+
+
 def test_precode_changes_the_model_once_and_says_where_it_lacks_its_layer():
     victim, x, y = testing.tiny_case("cnn")
     changed = Precode(8).changed(victim)

@@ -117,8 +117,10 @@ class Precode:
         return Gradient()
 
     def known(self, victim: Victim, sent: Signal, /) -> tuple[Channel, tuple[Defense, ...]]:
-        """The same with ε as it can be read from ``sent``; where it holds several samples, ε is searched with them."""
-        return replace(self, seed=None, noise=tuple(_solved(victim, sent))), ()
+        """The same with ε as it can be read from ``sent``; where it holds several samples, ε is searched with them.
+        Its width is that of the model's bottleneck."""
+        width = victim.buffers()[f"{_bottleneck(victim.model)}.noise"].shape[1]
+        return replace(self, width=width, seed=None, noise=tuple(_solved(victim, sent))), ()
 
 
 def _bottleneck(model: nn.Module) -> str | None:
