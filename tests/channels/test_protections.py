@@ -10,7 +10,7 @@ from leakgauge.attacks import inverting_gradients
 from leakgauge.audit.cause import Cause, Client, Knowledge, explain
 from leakgauge.channels import Gradient, InstaHide, MixUp, Precode, Soteria, Transformed
 from leakgauge.channels.soteria import HiddenColumns, input_of
-from leakgauge.core import Defended, Pixels, Reconstruction, Size, share
+from leakgauge.core import Defended, Labels, Pixels, Reconstruction, Size, share
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion.encoded import guess_signs, through_encodings
 from leakgauge.inversion.mismatch import layer_mismatch
@@ -92,6 +92,21 @@ def test_what_precode_draws_for_a_batch_is_searched_with_it():
     unaware = attack(victim, share(victim, channel, x, y, reveal=(Size(),)))
     assert sorted(aware.y.tolist()) == sorted(y.tolist())  # pyright: ignore[reportOptionalMemberAccess]
     assert aware.loss < 0.1 * unaware.loss
+
+
+def test_soft_labels_that_are_known_are_kept_beside_the_draws():
+    channel = Precode(8, seed=11)
+    victim, x, y = testing.tiny_case("cnn", count=2)
+    victim, hard, soft = channel.changed(victim), y, torch.eye(4)[y]
+    found = {
+        kind: inverting_gradients(steps=5)(victim, share(victim, channel, x, labels, reveal=(*KNOWN, Labels())))
+        for kind, labels in (("hard", hard), ("soft", soft))
+    }
+    torch.testing.assert_close(found["soft"].x, found["hard"].x)
+    assert torch.equal(found["soft"].y, soft)  # pyright: ignore[reportArgumentType]
+    known, _ = channel.known(victim, {})
+    for name, g in known(victim, x, soft).items():  # without draws they are 0
+        torch.testing.assert_close(g, known(victim, x, hard)[name])
 
 
 def test_the_width_that_is_searched_is_that_of_the_models_bottleneck():

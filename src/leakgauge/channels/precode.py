@@ -86,7 +86,7 @@ class Precode:
             raise BadInput("Precode needs a model with its bottleneck; give it Precode(…).changed(victim)")
         buffers = victim.buffers()
         drawn = self._drawn(buffers[f"{name}.noise"], len(x))
-        if self.unknowns and isinstance(y, Tensor) and y.is_floating_point():
+        if self.unknowns and isinstance(y, Tensor) and y.dim() == 2 and y.shape[1] == _classes(victim) + self.unknowns:
             y, drawn = y[:, : -self.unknowns], y[:, -self.unknowns :]
         return gradient(victim, x, y, parameters=victim.parameters(), buffers={**buffers, f"{name}.noise": drawn})
 
@@ -125,6 +125,10 @@ class Precode:
 
 def _bottleneck(model: nn.Module) -> str | None:
     return next((name for name, module in model.named_modules() if isinstance(module, Bottleneck)), None)
+
+
+def _classes(victim: Victim) -> int:
+    return victim.model.get_parameter(f"{head_of(victim)}.weight").shape[0]
 
 
 def _solved(victim: Victim, sent: Signal) -> list[float]:
