@@ -213,6 +213,12 @@ def test_draws_that_are_searched_are_no_lacking_knowledge(channel):
     test = explain(Gradient, victim, aware, other, x, Client(y, channel, None), thorough=False)  # pyright: ignore[reportArgumentType]
     assert test.cause is Cause.SEARCH
     assert test.mismatch.truth < 1e-6
+    attack = inverting_gradients(steps=2)
+    known, blind = (
+        explain(attack, victim, seen, other, x, Client(y, channel, None), thorough=False) for seen in (aware, unaware)
+    )
+    assert known.objective is None  # its value at the truth depends on the client's draws, which are searched
+    assert blind.objective is not None
     assert layer_mismatch(victim, unaware, x, y) > 0.01
 
 
