@@ -9,15 +9,25 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from leakgauge.attacks import april_closed_form, linear
-from leakgauge.channels import DPSGD, Aggregate, Features, FedAvg, Gradient, ShuffledFedAvg
+from leakgauge.attacks import april_closed_form, inverting_gradients, linear
+from leakgauge.channels import (
+    DPSGD,
+    Aggregate,
+    Features,
+    FedAvg,
+    Gradient,
+    InstaHide,
+    Precode,
+    ShuffledFedAvg,
+    Soteria,
+)
 from leakgauge.channels.facts import clients, is_weight_update, local_steps
 from leakgauge.core import Buffers, Observation, Pixels, Size, Victim, share
 from leakgauge.engine import Observed
 from leakgauge.engine.choose import choose
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion.knowledge import ExactStatistics
-from leakgauge.inversion.labels import head_gradient
+from leakgauge.inversion.labels import head_gradient, read_labels
 from leakgauge.measures.participation import unmix
 from leakgauge.testing import tiny_case
 
@@ -51,6 +61,18 @@ def test_a_late_client_is_the_difference_of_two_sums():
     seen = Observation(signal=found.updates[2], channel=Gradient(), size=1)
     assert float((linear()(victim, seen).x - x[2:]).abs().max()) < 1e-3
     assert not Aggregate(clients=3, dropped=(2,)).is_gradient("eval")
+
+
+def test_labels_of_clients_that_dropped_out_are_not_read():
+    victim, x, _ = tiny_case("mlp", count=9)
+    y = torch.tensor([0, 1, 2] * 3)
+    for channel in (Aggregate(3, dropped=(0,)), Aggregate(1, of=Aggregate(3, dropped=(0,)))):
+        seen = share(victim, channel, x, y)
+        with pytest.raises(Inapplicable, match="dropped out"):
+            read_labels()(victim, seen, rng=torch.Generator())
+        found = inverting_gradients(steps=2)(victim, seen)
+        assert found.label_accuracy is None
+        assert any("dropped out were not sent" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("dropped", [(0, 1), (2,), (-1,)])
@@ -147,6 +169,13 @@ def test_bad_options(victim_of, batch_of):
         Aggregate(clients=3)(victim_of(), *batch_of(2))
     with pytest.raises(BadInput, match="no buffers"):
         share(victim_of(), Aggregate(of=DPSGD()), *batch_of(2), reveal=(Buffers(),))
+
+
+@pytest.mark.parametrize("of", [InstaHide(seed=7), Precode(8, seed=7), Soteria()], ids=repr)
+def test_channels_that_the_adversary_may_not_know_are_refused(of):
+    """Inside an aggregate, share would hand their seed to the adversary, and Defended() would not be recorded."""
+    with pytest.raises(BadInput, match="protects by what it does not know"):
+        Aggregate(of=of)
 
 
 def test_clients_of_clients_draw_noise_of_their_own(victim_of, batch_of):

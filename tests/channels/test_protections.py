@@ -10,9 +10,9 @@ from leakgauge.attacks import inverting_gradients
 from leakgauge.audit.cause import Cause, Client, Knowledge, explain
 from leakgauge.channels import Gradient, InstaHide, MixUp, Precode, Soteria, Transformed
 from leakgauge.channels.soteria import HiddenColumns, input_of
-from leakgauge.core import Defended, Pixels, Reconstruction, Size, share
+from leakgauge.core import Defended, Labels, Pixels, Reconstruction, Size, share
 from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.inversion.encoded import guess_signs
+from leakgauge.inversion.encoded import guess_signs, through_encodings
 from leakgauge.inversion.mismatch import layer_mismatch
 
 KNOWN = (Size(), Defended())
@@ -94,6 +94,29 @@ def test_what_precode_draws_for_a_batch_is_searched_with_it():
     assert aware.loss < 0.1 * unaware.loss
 
 
+def test_soft_labels_that_are_known_are_kept_beside_the_draws():
+    channel = Precode(8, seed=11)
+    victim, x, y = testing.tiny_case("cnn", count=2)
+    victim, hard, soft = channel.changed(victim), y, torch.eye(4)[y]
+    found = {
+        kind: inverting_gradients(steps=5)(victim, share(victim, channel, x, labels, reveal=(*KNOWN, Labels())))
+        for kind, labels in (("hard", hard), ("soft", soft))
+    }
+    torch.testing.assert_close(found["soft"].x, found["hard"].x)
+    assert torch.equal(found["soft"].y, soft)  # pyright: ignore[reportArgumentType]
+    known, _ = channel.known(victim, {})
+    for name, g in known(victim, x, soft).items():  # without draws they are 0
+        torch.testing.assert_close(g, known(victim, x, hard)[name])
+
+
+def test_the_width_that_is_searched_is_that_of_the_models_bottleneck():
+    victim, x, y = testing.tiny_case("cnn", count=2)
+    victim = Precode(8).changed(victim)
+    seen = share(victim, Precode(seed=3), x, y, reveal=KNOWN)
+    assert seen.channel == Precode(8, seed=None)
+    assert inverting_gradients(steps=2)(victim, seen).x.shape == x.shape
+
+
 def test_precode_changes_the_model_once_and_says_where_it_lacks_its_layer():
     victim, x, y = testing.tiny_case("cnn")
     changed = Precode(8).changed(victim)
@@ -142,6 +165,34 @@ def test_signs_follow_from_the_range_and_from_public_images():
     assert bool((guess_signs(size, mixing, low, high, wrong)[:, 1] == 1).all())
 
 
+def decoded(x, auxiliary, monkeypatch):
+    """What is made of encodings ``x``, and the public images that signs were guessed by."""
+    victim, _, y = testing.tiny_case("mlp", count=2)
+    seen = replace(share(victim, InstaHide(), torch.zeros(2, 1, 12, 12), y, reveal=KNOWN), auxiliary=auxiliary)
+    used = []
+
+    def guess(size, mixing, low, high, public):
+        used.append(public)
+        return torch.ones_like(size)
+
+    monkeypatch.setattr("leakgauge.inversion.encoded.guess_signs", guess)
+    found = Reconstruction.single(x, y, made_by="", began=0.0)
+    return through_encodings(lambda victim, seen, *, seed: found, victim, seen, seed=0), used[0]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_public_images_that_are_all_the_same_decide_no_sign(count, monkeypatch):
+    alike = torch.rand(1, 1, 12, 12, generator=torch.Generator().manual_seed(0)).expand(count, -1, -1, -1)
+    found, public = decoded(torch.rand(2, 1, 12, 12), alike, monkeypatch)
+    assert public is None
+    assert found.notes[-1].endswith("by their range")
+
+
+def test_public_images_are_moved_to_where_the_search_ran(monkeypatch):
+    found, public = decoded(torch.rand(2, 1, 12, 12, device="meta"), torch.rand(3, 1, 12, 12), monkeypatch)
+    assert public.device == found.x.device == torch.device("meta")
+
+
 def test_where_images_cannot_be_negative_instahide_hides_nothing():
     victim, x, y = testing.tiny_case("cnn", count=2)
     victim = replace(victim, space=Pixels(tuple(x.shape[1:])))
@@ -162,6 +213,12 @@ def test_draws_that_are_searched_are_no_lacking_knowledge(channel):
     test = explain(Gradient, victim, aware, other, x, Client(y, channel, None), thorough=False)  # pyright: ignore[reportArgumentType]
     assert test.cause is Cause.SEARCH
     assert test.mismatch.truth < 1e-6
+    attack = inverting_gradients(steps=2)
+    known, blind = (
+        explain(attack, victim, seen, other, x, Client(y, channel, None), thorough=False) for seen in (aware, unaware)
+    )
+    assert known.objective is None  # its value at the truth depends on the client's draws, which are searched
+    assert blind.objective is not None
     assert layer_mismatch(victim, unaware, x, y) > 0.01
 
 

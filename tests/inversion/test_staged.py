@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from leakgauge.channels import Gradient
-from leakgauge.core import Size, share
-from leakgauge.errors import BadInput
+from leakgauge.channels import Gradient, InstaHide
+from leakgauge.core import Defended, Size, share
+from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import Adam, Cosine, Descent, Given, Matching, Staged, TotalVariation
 from leakgauge.inversion.progress import watching
+from leakgauge.inversion.sampling import Sampling
+from leakgauge.inversion.staged import _Ends
 from leakgauge.testing import tiny_case
 
 
@@ -70,6 +72,38 @@ def test_the_null_run_reads_no_signal(seen):
     blind = Staged((search(0.3), search(0.01))).blind()
     other = replace(observed, signal={name: torch.randn_like(value) for name, value in observed.signal.items()})
     assert torch.equal(blind(victim, observed, seed=1).x, blind(victim, other, seed=1).x)
+
+
+def test_encodings_are_searched_through_all_stages_and_decoded_once(monkeypatch):
+    victim, x, y = tiny_case("cnn", count=2)
+    seen = [share(victim, InstaHide(seed=s), x, y, reveal=[Size(), Defended()]) for s in (1, 2)]
+    staged = Staged((search(0.3), search(0.01, steps=4)))
+    begun: list[torch.Tensor] = []
+    ended: list[torch.Tensor] = []
+    plain = Matching.many
+
+    def watched(self, victim, seen, /, *, seed=0):
+        if isinstance(self.start, _Ends):
+            begun.append(self.start.found[0])
+        found = plain(self, victim, seen, seed=seed)
+        ended.append(found[0].candidates)
+        return found
+
+    monkeypatch.setattr(Matching, "many", watched)
+    together = staged.many(victim, seen, seed=3)
+    assert [torch.equal(begun[i], ended[2 * i]) for i in range(2)] == [True, True]
+    for i, (one, found) in enumerate(zip(seen, together, strict=True)):
+        assert not torch.equal(ended[2 * i + 1][0], found.x)  # decoded after the last stage
+        assert found.made_by == repr(staged)
+        torch.testing.assert_close(staged(victim, one, seed=3).x, found.x)
+    assert staged.blind()(victim, seen[0]).x.shape == x.shape
+
+
+def test_a_diffusion_prior_is_no_prior_of_encodings():
+    victim, x, y = tiny_case("cnn", count=2)
+    seen = share(victim, InstaHide(), x, y, reveal=[Size(), Defended()])
+    with pytest.raises(Inapplicable, match="knows nothing"):
+        Matching(Cosine(), solver=Sampling(lambda x, level, label=None: x))(victim, seen)  # pyright: ignore[reportArgumentType]
 
 
 def test_stages_need_the_same_restarts():

@@ -100,7 +100,7 @@ class TruthTest:
     """How well the truth, the result and the null run explain what was sent, and the ``cause`` that follows for a failure.
 
     ``mismatch`` is :func:`~leakgauge.inversion.mismatch.layer_mismatch` with what the adversary knows, ``objective`` the attack's own,
-    where it has one. ``informed`` is the mismatch of the truth with everything that the client used except its noise. ``lacks`` names
+    where it has one that depends on the samples alone. ``informed`` is the mismatch of the truth with everything that the client used except its noise. ``lacks`` names
     what would make the truth fit. Differences up to ``rounding`` mean nothing. ``continued`` is the mismatch that a continued search
     reached, where one was made. ``settled`` compares like with like where the truth itself does not fit, because of noise.
     """
@@ -368,8 +368,8 @@ def _slack(value: float) -> float:
 def _objective(
     attack: Attack, victim: Victim, seen: Observation, seed: int
 ) -> Callable[[Tensor, Targets], float] | None:
-    """The attack's own objective as a function of images and labels; None where it has none."""
-    if not isinstance(attack, StatesObjective):
+    """The attack's own objective as a function of images and labels; None where it has none, or depends on draws that are searched too."""
+    if not isinstance(attack, StatesObjective) or searches_draws(seen.channel):
         return None
 
     def at(x: Tensor, y: Targets) -> float:

@@ -13,7 +13,7 @@ from leakgauge.channels.facts import is_gradient, public, reseed, smooth
 from leakgauge.channels.fedavg import FedAvg
 from leakgauge.channels.gradient import Gradient
 from leakgauge.channels.targets import of_samples
-from leakgauge.core import Channel, Mode, PerSample, SharesBuffers, Signal, Targets, Victim
+from leakgauge.core import Adaptable, Channel, Mode, PerSample, SharesBuffers, Signal, Targets, Victim
 from leakgauge.core.examples import example
 from leakgauge.errors import BadInput
 from leakgauge.errors.checked import checked
@@ -51,6 +51,11 @@ class Aggregate:
         if isinstance(self.of, PerSample):
             raise BadInput(
                 f"Aggregate adds updates, but {self.of!r} sends one message per sample; use an update channel"
+            )
+        if isinstance(self.of, Adaptable):
+            raise BadInput(
+                f"Aggregate adds updates that the adversary can replay, but {self.of!r} protects by what it does not know; use that channel "
+                "without Aggregate"
             )
 
     def __call__(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:

@@ -30,6 +30,11 @@ def clients(channel: Channel) -> int:
     return channel.clients * clients(channel.of) if isinstance(channel, AddsClients) else 1
 
 
+def lacks_clients(channel: Channel) -> bool:
+    """Whether some clients dropped out, so the signal holds fewer samples than the batch."""
+    return isinstance(channel, AddsClients) and (bool(getattr(channel, "dropped", ())) or lacks_clients(channel.of))
+
+
 def public(channel: Channel) -> Channel:
     """The channel as the adversary knows it."""
     return channel.public() if isinstance(channel, KeepsSecrets) else channel

@@ -86,7 +86,7 @@ class Precode:
             raise BadInput("Precode needs a model with its bottleneck; give it Precode(…).changed(victim)")
         buffers = victim.buffers()
         drawn = self._drawn(buffers[f"{name}.noise"], len(x))
-        if self.unknowns and isinstance(y, Tensor) and y.is_floating_point():
+        if self.unknowns and isinstance(y, Tensor) and y.dim() == 2 and y.shape[1] == _classes(victim) + self.unknowns:
             y, drawn = y[:, : -self.unknowns], y[:, -self.unknowns :]
         return gradient(victim, x, y, parameters=victim.parameters(), buffers={**buffers, f"{name}.noise": drawn})
 
@@ -117,12 +117,18 @@ class Precode:
         return Gradient()
 
     def known(self, victim: Victim, sent: Signal, /) -> tuple[Channel, tuple[Defense, ...]]:
-        """The same with ε as it can be read from ``sent``; where it holds several samples, ε is searched with them."""
-        return replace(self, seed=None, noise=tuple(_solved(victim, sent))), ()
+        """The same with ε as it can be read from ``sent``; where it holds several samples, ε is searched with them.
+        Its width is that of the model's bottleneck."""
+        width = victim.buffers()[f"{_bottleneck(victim.model)}.noise"].shape[1]
+        return replace(self, width=width, seed=None, noise=tuple(_solved(victim, sent))), ()
 
 
 def _bottleneck(model: nn.Module) -> str | None:
     return next((name for name, module in model.named_modules() if isinstance(module, Bottleneck)), None)
+
+
+def _classes(victim: Victim) -> int:
+    return victim.model.get_parameter(f"{head_of(victim)}.weight").shape[0]
 
 
 def _solved(victim: Victim, sent: Signal) -> list[float]:

@@ -28,8 +28,9 @@ def through_encodings(attack: Attack, victim: Victim, seen: Observation, *, seed
     reach = max(space.std) * float(torch.cat([low, high]).abs().max())
     wide = replace(space, bounds=(min(space.mean) - reach, max(space.mean) + reach))
     found = attack(replace(victim, space=wide), replace(seen, channel=channel.encodings()), seed=seed)
-    public = None if seen.auxiliary is None else seen.auxiliary.flatten(1).double()
-    size = found.x.abs().flatten(1).double()
+    size, public = found.x.abs().flatten(1).double(), seen.auxiliary
+    if public is not None:  # images that are all the same have no variance to guess by
+        public = public.flatten(1).to(size) if bool((public != public[:1]).any()) else None
     mixing = channel.weights(len(size)).to(size.device)
     signs = guess_signs(size, mixing, low.to(size), high.to(size), public)
     x = space.project((torch.linalg.pinv(mixing) @ (signs * size)).view_as(found.x).to(found.x))
@@ -42,7 +43,7 @@ def guess_signs(size: Tensor, mixing: Tensor, low: Tensor, high: Tensor, public:
     """The signs t of the mixtures M·x, from their absolute values a = ``size`` (n, values), for images x between ``low`` and ``high``.
 
     Without ``public`` images (N, values) only the range says something: where −a is below it the mixture is positive. All others are taken
-    as positive too, so dark parts may come out bright. With them x ~ N(μ, Σ), and the two steps
+    as positive too, so dark parts may come out bright. With them, if they differ, x ~ N(μ, Σ), and the two steps
 
         E[t] = tanh(a · M·x / τ)        E[x] = μ + (Mᵀ ⊗ Σ)·(M·Mᵀ ⊗ Σ + τ·I)⁻¹ (t·a − M·μ)
 

@@ -19,6 +19,7 @@ from leakgauge.channels import Features
 from leakgauge.channels.facts import (
     is_gradient,
     is_weight_update,
+    lacks_clients,
     local_steps,
     single_client,
     step_size,
@@ -434,6 +435,8 @@ def head_gradient(victim: Victim, seen: Observation, which: str, *, smoothed: bo
     smoothing = label_smoothing(victim.loss)
     if smoothing and not smoothed:
         raise Inapplicable("this label rule only holds for cross entropy on hard labels, without label smoothing")
+    if lacks_clients(seen.channel):
+        raise Inapplicable("clients dropped out, so fewer labels are in the update than the batch has samples")
     name = f"{_head(victim)[0]}.{which}"
     if name not in seen.signal:
         raise Inapplicable(f"not shared: {name}")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels.dropout import dropping_layers
-from leakgauge.channels.facts import smooth
+from leakgauge.channels.facts import lacks_clients, smooth
 from leakgauge.channels.twice import explaining_once_only, twins_taken
 from leakgauge.core import (
     Encodes,
@@ -53,6 +53,7 @@ from leakgauge.inversion.output_gradient import (
     output_gradients,
     read_targets,
 )
+from leakgauge.inversion.sampling import Annealing, Sampling
 from leakgauge.inversion.search import Problem, Search, require_finite
 from leakgauge.inversion.solvers import Descent, Moving, Solver
 from leakgauge.inversion.starts import FromSpace, Given, NearTruth, Revealed, Start
@@ -189,6 +190,12 @@ class Matching:
         objective = Sum(self.objective.parts()).without_signal()
         return replace(self, along=False, objective=objective, labels=Joint(), name=f"{self.name}, blind")
 
+    def without_priors(self) -> Matching:
+        """The same search without what it assumes of images, for encodings, which are none."""
+        if isinstance(self.solver, Sampling | Annealing):
+            raise Inapplicable("the client sends encoded images, of which a diffusion prior of images knows nothing")
+        return replace(self, objective=Sum(tuple(p for p in self.objective.parts() if p[1].reads_signal)))
+
     @plain_defaults()
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         return self.many(victim, [seen], seed=seed)[0]
@@ -206,8 +213,7 @@ class Matching:
         if too_narrow(victim):
             return [_add_notes(one) for one in self.many(*widen(victim, seen), seed=seed)]
         if any(isinstance(one.channel, Encodes) for one in seen):
-            attack = replace(self, objective=Sum(tuple(p for p in self.objective.parts() if p[1].reads_signal)))
-            return [through_encodings(attack, victim, one, seed=seed) for one in seen]
+            return [through_encodings(self.without_priors(), victim, one, seed=seed) for one in seen]
         followed = along_output(victim, seen) if self.along else None
         if followed is not None:
             attack = replace(self, along=False, labels=OutputGradient(victim.loss))
@@ -233,7 +239,8 @@ class Matching:
         if rounds(self.precision):
             every = _judge_exactly(every, rows, at_once=self._at_least)
         seconds = (time.perf_counter() - began) / len(seen)
-        every = replace(every, notes=(*every.notes, *_of_dropout(victim), *_of_smoothing(seen[0]), *_of_twins(victim)))
+        said = (*_of_dropout(victim), *_of_smoothing(seen[0]), *_of_absent(seen[0]), *_of_twins(victim))
+        every = replace(every, notes=(*every.notes, *said))
         return [self._result(every, rows, i, seconds) for i in range(len(seen))]
 
     def objective_at(self, victim: Victim, seen: Observation, x: Tensor, y: Tensor, /, *, seed: int = 0) -> float:
@@ -480,6 +487,12 @@ def _of_smoothing(seen: Observation) -> list[str]:
     if smooth(seen.channel) == seen.channel:
         return []
     return ["replayed with smoothed steps, because Adam's own have almost no derivative"]
+
+
+def _of_absent(seen: Observation) -> list[str]:
+    if not lacks_clients(seen.channel):
+        return []
+    return ["the samples of clients that dropped out were not sent: what is shown for them is not read from the update"]
 
 
 def _of_twins(victim: Victim) -> list[str]:

@@ -95,7 +95,9 @@ class Problem:
             assert self.free is not None
             known = self.free(self.target_logits(logits))
         else:
-            known = torch.nn.functional.one_hot(self.labels[rows], self.scores).to(logits)
+            known = self.labels[rows]
+            known = known if known.is_floating_point() else torch.nn.functional.one_hot(known, self.scores)
+            known = known.to(logits)
         return torch.cat([known, logits[..., -self.unknowns :]], -1) if self.unknowns else known
 
 

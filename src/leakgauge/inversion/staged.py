@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from leakgauge.core import Observation, Reconstruction, Space, Trace, Use, Victim
+from leakgauge.core import Encodes, Observation, Reconstruction, Space, Trace, Use, Victim
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.errors import BadInput
+from leakgauge.inversion.encoded import through_encodings
 from leakgauge.inversion.matching import Matching, too_narrow
 from leakgauge.inversion.progress import as_part
 from leakgauge.inversion.starts import Given
@@ -59,6 +60,10 @@ class Staged:
         """Attacks several observations of one channel in one batch; each result is the same as when attacked alone."""
         if len(seen) > 1 and too_narrow(victim):  # each is converted to another observation
             return [one for alone in seen for one in self.many(victim, [alone], seed=seed)]
+        if any(isinstance(one.channel, Encodes) for one in seen):  # all stages search encodings, which are decoded once
+            bare = replace(self, stages=tuple(stage.without_priors() for stage in self.stages))
+            made = (through_encodings(bare, victim, one, seed=seed) for one in seen)
+            return [replace(one, made_by=repr(self)) for one in made]
         found: list[Reconstruction] = []
         for number, stage in enumerate(self.stages):
             done = sum(one.solver.steps for one in self.stages[:number])
