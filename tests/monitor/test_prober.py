@@ -7,7 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from leakgauge.errors import BadInput
 from leakgauge.monitor import MonitorWarning, watch
+from leakgauge.monitor.keywords import Packing
 from leakgauge.monitor.prober import labels_from_gradient
 
 
@@ -50,6 +52,74 @@ def test_samples_may_be_single_numbers():
     found = monitor.compute().whitebox
     assert found is not None
     assert (found.members, found.others) == (10, 10)
+
+
+class Sentences(nn.Module):
+    """Takes batches by name and returns its own loss, of one label a sentence or of every token, as Hugging Face models do."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(50, 8), nn.Linear(8, 50)
+
+    def forward(self, input_ids, labels, attention_mask=None):
+        features = self.table(input_ids)
+        if labels.dim() == 1:
+            mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+            features = (features * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+        return {"loss": F.cross_entropy(self.head(features).flatten(0, -2), labels.flatten())}
+
+
+def filled(sentences, length, *, filler, left, single, mask=True):
+    """One batch, as a tokenizer with this padding id fills it up to ``length``."""
+
+    def fill(rows, value):
+        many = [F.pad(row, (length - len(row), 0) if left else (0, length - len(row)), value=value) for row in rows]
+        return torch.stack(many)
+
+    labels = torch.tensor([int(one[0]) for one in sentences]) if single else fill(sentences, -100)
+    given = {"input_ids": fill(sentences, filler), "labels": labels}
+    return given | {"attention_mask": fill([torch.ones_like(one) for one in sentences], 0)} if mask else given
+
+
+def by_name(batches, **options):
+    torch.manual_seed(0)
+    model = Sentences()
+    optimizer = sgd(model)
+    monitor = watch(model, optimizer, every=2, strict=True, **options)
+    for batch in batches:
+        optimizer.zero_grad()
+        model(**batch)["loss"].backward()
+        optimizer.step()
+    return monitor
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("first", [8, 5])
+def test_a_sentence_is_recognised_however_its_batch_was_filled_up(first, left, single):
+    """Else members of the step that were in the batch before too, filled up to another length, would be scored as non-members."""
+    rng = torch.Generator().manual_seed(0)
+    drawn = [torch.randint(3, 50, (3 + k % 3,), generator=rng) for k in range(7)]
+    how = {"filler": 2, "left": left, "single": single}
+    batches = [filled(drawn[:4], first, **how), filled(drawn[2:4] + drawn[5:], 13 - first, **how)]
+    found = by_name(batches).compute().whitebox
+    assert (found.members, found.others) == (4, 2)
+    assert "earlier batches had the same" in why(by_name([filled(drawn[:4], n, **how) for n in (first, 13 - first)]))[0]
+
+
+def test_places_added_to_a_batch_without_a_mask_would_be_read():
+    rng = torch.Generator().manual_seed(0)
+    drawn = [torch.randint(3, 50, (5,), generator=rng) for _ in range(8)]
+    how = {"filler": 2, "left": False, "single": True, "mask": False}
+    assert Packing.of(filled(drawn, 5, **how)) is not None
+    assert by_name([filled(drawn[:4], 5, **how), filled(drawn[4:], 5, **how)]).compute().whitebox is not None
+    monitor = by_name([filled(drawn[:4], 5, **how), filled(drawn[4:], 7, **how)])
+    assert monitor.compute().whitebox is None
+    assert "different lengths without an attention mask" in why(monitor)[0]
+    long = filled(drawn[4:], 7, **how)
+    others = [{name: long[name][k] for name in long} for k in range(4)]
+    with pytest.raises(BadInput, match="7 places, batches 5"):
+        by_name([filled(drawn[:4], 5, **how)], candidates=others)
 
 
 @pytest.mark.parametrize(

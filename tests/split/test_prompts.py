@@ -19,8 +19,8 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def make(kind: str) -> Victim:
-    model, space = load_text({**SETTINGS[kind], "vocab_size": VOCAB}, length=LENGTH, language_model=True)
+def make(kind: str, *, vocab: int = VOCAB) -> Victim:
+    model, space = load_text({**SETTINGS[kind], "vocab_size": vocab}, length=LENGTH, language_model=True)
     return Victim(model, space)
 
 
@@ -42,7 +42,7 @@ def test_every_token_leaks_at_every_cut_and_the_cloud_notices_nothing(kind):
     assert [row.agreement for row in rows if row.protection.sent == "float32"] == [1.0, 1.0]
     assert [row.bytes for row in rows[:3]] == [128, 64, 32]
     assert rows[3].flops == 2 * rows[0].flops
-    assert recommend(rows) is None  # without noise nothing bounds an attacker
+    assert recommend(rows) is None  # the genie was not asked, or names every token
 
 
 def test_features_and_what_follows_them_are_the_model():
@@ -95,6 +95,15 @@ def test_the_attack_is_never_above_the_genie(noise):
     assert row.found_asked == row.found
     assert row.found <= row.genie
     assert (row.genie_rate > 0.9) == (noise == 0.5)
+
+
+@pytest.mark.parametrize("vocab", [65, 20])
+def test_the_genie_takes_small_vocabularies(vocab):
+    """Of characters, say: fewer tokens than the genie runs, or even chooses from."""
+    ids = draw(12) % vocab
+    for sent in (Protection("int8"), Protection("noise", 0.1)):
+        (row,) = scan_prompts(make("llama", vocab=vocab), list(ids[:2]), [1], [sent], public=ids[2:], genie=LENGTH)
+        assert row.genie == row.found == row.asked == 2 * LENGTH
 
 
 def test_strong_noise_hides_the_prompt_from_the_genie_too():

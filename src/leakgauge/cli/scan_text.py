@@ -100,7 +100,7 @@ def _cuts(named: Sequence[str], blocks: str, depth: int) -> list[int]:
 def _table(rows: Sequence[PromptRisk]) -> Table:
     table = Table(
         title="What the cloud could read of the prompts at each cut",
-        caption="genie: bound from above, from one that knows all other tokens; kept: next tokens that the cloud still predicts",
+        caption="genie: knows all other tokens, a reference from above, no proven bound; kept: next tokens that the cloud still predicts",
     )
     for column in ("blocks", "sent", "tokens", "genie", "kept", "bytes", "MFLOP"):
         table.add_column(column, justify="right", no_wrap=True)

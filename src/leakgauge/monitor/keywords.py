@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 LABELS = ("labels", "label", "targets", "target")
 """Names under which models that compute their own loss take labels."""
+MASK = "attention_mask"
+"""Name under which models take which places are attended to; the others are padding."""
 IGNORED = -100
 """The label of a place that the loss leaves out."""
 
@@ -44,8 +46,20 @@ class Packing:
         ]
         return torch.stack([row.detach().long() for row in rows], 1)
 
+    def fits(self, length: int, others: int) -> bool:
+        """Whether samples of ``length`` can be joined with ``others``: without a mask the model would read the places added."""
+        return length == others or (MASK in self.names and MASK not in self.single)
+
+    def attended(self, packed: Tensor) -> Tensor:
+        """The places that are attended to, moved to the front, then zeros: the same for a sample however its batch was filled up."""
+        if MASK not in self.names:
+            return packed
+        there = packed[:, None, self.names.index(MASK)] != 0
+        order = there.int().argsort(dim=2, descending=True, stable=True)
+        return (packed * there).gather(2, order.expand_as(packed))
+
     def widen(self, packed: Tensor, length: int) -> Tensor:
-        """Filled up to ``length`` with places that nothing attends to and the loss leaves out."""
+        """Filled up to ``length`` with places that nothing attends to, by the mask, and the loss leaves out."""
         wide = F.pad(packed, (0, length - packed.shape[2]))
         for number, name in enumerate(self.names):
             if name in LABELS and name not in self.single:

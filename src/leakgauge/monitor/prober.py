@@ -87,8 +87,11 @@ class Prober:
         packing = Packing.of(given)
         if packing is None or self._packing not in (None, packing):
             return False
+        x = packing.pack(given)
+        if not packing.fits(x.shape[2], self._length or x.shape[2]):
+            return False
         self._packing = packing
-        self._x.append(packing.pack(given))
+        self._x.append(x)
         self._y.append(self._x[-1].new_zeros(len(self._x[-1])))  # labels are packed too
         self._length = max(self._length, self._x[-1].shape[2])
         return True
@@ -145,7 +148,7 @@ class Prober:
         if not self.wants(step):
             return None
         if not repeatable:
-            self.off = "the model takes more than one tensor"
+            self.off = "the model takes more than one tensor, or batches of different lengths without an attention mask"
             return None
         if x and not y and len(outputs) == len(x):
             y = self._read_labels([outputs[place] for place in range(len(x))])
@@ -207,7 +210,10 @@ class Prober:
             x, y = self._joined(parts[0]), torch.cat(parts[1])
         else:
             x, y = self._draw_candidates(2 * wanted)
-        new = ~_same_rows(x.to(members[0]), self._wide(members[0]))
+        ours, theirs = x.to(members[0]), self._wide(members[0])
+        if self._packing is not None:
+            ours, theirs = self._packing.attended(ours), self._packing.attended(theirs)
+        new = ~_same_rows(ours, theirs)
         x, y = x[new.to(x.device)][-wanted:], y[new.to(y.device)][-wanted:]
         return (x.to(members[0].device), y.to(members[1].device)) if len(x) else None
 
@@ -230,6 +236,10 @@ class Prober:
         if self._packing is not None:
             rows = {name: torch.stack([torch.as_tensor(item[name]) for item in items]) for name in self._packing.names}
             x = self._packing.pack(rows)
+            if not self._packing.fits(x.shape[2], self._length):
+                raise BadInput(
+                    f"candidates have {x.shape[2]} places, batches {self._length}, and no attention mask; make them equally long"
+                )
             self._length = max(self._length, x.shape[2])
             return self._joined([x]), x.new_zeros(len(x))
         x = torch.stack([torch.as_tensor(item[0]) for item in items])

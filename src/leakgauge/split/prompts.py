@@ -2,9 +2,9 @@
 
 A decoder's feature at a place depends on the tokens up to it. Who knows the edge's weights runs candidates for the next token after the
 prompt found so far, and takes the one whose feature is nearest to the one that was sent (SipIt, Nikolaou et al. 2025). From below, that
-attack says how many tokens leak. From above a genie says it: one that knows all *other* tokens of the prompt, and that the true one is
-among a few, decides by the likelihood of all features, with and without the model's own prediction. No attacker knows more than
-that, so none names more tokens on average.
+attack says how many tokens leak. From above a genie is the reference: it knows all *other* tokens of the prompt, and that the true one is
+among a few, and decides by the likelihood of all features, with and without the model's own prediction from the tokens before. That is
+more than an attacker knows, but no proven bound: what the later tokens make likely is left out of its decision.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ENTRIES = 0.99
 FLIPPED = math.log(1e-5)
 """Log-likelihood of an int8 entry that is not what the candidate's rounds to: float rounding at the edge of a step, which is rare."""
 GENIE = 32
-"""Tokens that the genie chooses from: the true one and those with the nearest features."""
+"""Tokens that the genie chooses from: the true one and those with the nearest features; all of a smaller vocabulary."""
 RIDGE = 1e-3
 """Weight of the penalty of the probe, as a share of the features' variance."""
 ALONE = 2048
@@ -274,20 +274,23 @@ def genie_finds(
     ``prompts`` (n, length) are filled up to the longest, ``sent`` are the features of each. Candidates are the true token and those with
     the nearest features at this place, among those with the nearest embeddings. That the true one is among them is more than any
     attacker knows. Its guess is the likeliest token given the features at this and all later places, the true one if several are; it
-    counts if it is right with or without the model's own prediction.
+    counts if it is right with or without log p(token | tokens before), the model's own prediction. The probability of the later tokens
+    after each candidate is left out: it would take a pass through the whole model for each.
     """
     table, true = blocks.token_table(), prompts[:, place, None]
-    close = torch.cdist(table[true[:, 0]], table).scatter(1, true, -1.0).topk(4 * GENIE, largest=False).indices
+    some = min(GENIE, len(table))
+    far = torch.cdist(table[true[:, 0]], table).scatter(1, true, -1.0)
+    close = far.topk(min(4 * GENIE, len(table)), largest=False).indices
     features = blocks.after(prompts[:, :place], close, cut)
     order = (features - features[:, :1]).square().sum(2).scatter(1, torch.zeros_like(true), -1.0)
-    near = close.gather(1, order.topk(GENIE, largest=False).indices)  # the true one first
-    rows = prompts.repeat_interleave(GENIE, 0)
+    near = close.gather(1, order.topk(some, largest=False).indices)  # the true one first
+    rows = prompts.repeat_interleave(some, 0)
     rows[:, place] = near.flatten()
     made = torch.cat([blocks.features(part, cut)[:, place:] for part in rows.split(2 * STARTS)])
     deviations = made.new_tensor([protection.deviation(one) for one in sent])[:, None, None, None]
     targets = pad_sequence([one[place:] for one in sent], batch_first=True)
     there = pad_sequence([torch.ones_like(one[place:, 0]) for one in sent], batch_first=True)[:, None]
-    made = made.view(len(prompts), GENIE, *made.shape[1:])[:, :, : targets.shape[1]]
+    made = made.view(len(prompts), some, *made.shape[1:])[:, :, : targets.shape[1]]
     likely = (protection.likelihood(made, targets[:, None], deviations).double().sum(3) * there).sum(2)
     expected = blocks.next_scores(prompts[:, :place]).gather(1, near)
     return (likely.argmax(1) == 0) | ((likely + expected).argmax(1) == 0)
@@ -389,8 +392,8 @@ def recommend(rows: Sequence[PromptRisk], *, most: float = 0.5, keep: float = 0.
     """Where even the genie names at most ``most`` of the tokens and the cloud keeps at least ``keep`` of its predictions.
 
     The rate of the genie is the upper end of its 95 % interval, because it was asked for a few places only. Of these rows the one that
-    keeps most, then the one with the least work on the device. None if nothing that was tried does; without noise
-    there is no bound.
+    keeps most, then the one with the least work on the device. None if nothing that was tried does; rows for which the genie was not
+    asked are left out.
     """
     safe = [row for row in rows if row.asked and max(clopper_pearson(row.genie, row.asked)[1], row.rate) <= most]
     return max(
