@@ -13,7 +13,7 @@ from leakgauge.split.query import Constraints, parse_constraints
 
 def cut(name: str, operation: str, elements: int, flops: int) -> Cut:
     spec = TensorSpec(name, (elements,), torch.float32)
-    return Cut(name, (spec,), operation, (), 0, 0.5, flops, None, 0.5, Sizes(10, None))
+    return Cut(name, (spec,), operation, (), 0, 0.5, flops, 0.5, Sizes(10, None))
 
 
 def test_of_equal_work_the_smallest_and_deepest_is_kept():

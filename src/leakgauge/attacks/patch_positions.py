@@ -135,8 +135,9 @@ def patch_positions() -> PatchPositions:
 
     Exact for one sample if there are no more patches than the tokens are wide and Δ has full rank. It does not matter what follows the
     tokens, so normalisations, residual connections and any loss are allowed, which the closed form of APRIL is not: that one takes the
-    right side from the first attention. A weight update after one step works too: its factor −η cancels. Not from a paper; it is the
-    analytic recovery of :func:`linear` for a layer that runs once for each patch.
+    right side from the first attention. A weight update after one step works too: its factor −η cancels.
+
+    Deviations: the paper has one input for each neuron; here the layer runs once for each patch, and the positions stand for its bias.
 
     Ref: Phong et al. 2018, section III — input of a layer from the gradients of weight and bias
     """

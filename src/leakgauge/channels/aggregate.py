@@ -44,7 +44,7 @@ class Aggregate:
     def __post_init__(self) -> None:
         if self.clients < 1:
             raise BadInput(f"Aggregate needs at least 1 client, got {self.clients}")
-        if not set(self.dropped) < set(range(self.clients)):
+        if not all(0 <= k < self.clients for k in self.dropped) or len(set(self.dropped)) == self.clients:
             raise BadInput(
                 f"Aggregate can lose some of its clients 0 to {self.clients - 1}, but not all, got dropped={self.dropped}"
             )
