@@ -100,9 +100,10 @@ class TruthTest:
     """How well the truth, the result and the null run explain what was sent, and the ``cause`` that follows for a failure.
 
     ``mismatch`` is :func:`~leakgauge.inversion.mismatch.layer_mismatch` with what the adversary knows, ``objective`` the attack's own,
-    where it has one that depends on the samples alone. ``informed`` is the mismatch of the truth with everything that the client used except its noise. ``lacks`` names
-    what would make the truth fit. Differences up to ``rounding`` mean nothing. ``continued`` is the mismatch that a continued search
-    reached, where one was made. ``settled`` compares like with like where the truth itself does not fit, because of noise.
+    where it has one that depends on the samples alone. ``informed`` is the mismatch of the truth with everything that the client used
+    except its noise. ``lacks`` names what would make the truth fit. Differences up to ``rounding`` mean nothing. ``continued`` is the
+    mismatch that a continued search reached, where one was made. ``settled`` compares like with like where the truth itself does not fit,
+    because of noise.
     """
 
     cause: Cause

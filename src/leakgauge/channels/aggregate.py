@@ -54,8 +54,8 @@ class Aggregate:
             )
         if isinstance(self.of, Adaptable):
             raise BadInput(
-                f"Aggregate adds updates that the adversary can replay, but {self.of!r} protects by what it does not know; use that channel "
-                "without Aggregate"
+                f"Aggregate adds updates that the adversary can replay, but {self.of!r} protects by what it does not know; use that "
+                "channel without Aggregate"
             )
 
     def __call__(self, victim: Victim, x: Tensor, y: Targets, /) -> Signal:
