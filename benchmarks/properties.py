@@ -7,11 +7,17 @@ A property is planted: two fifths of the images get a bright square of 8 x 8 pix
 count read off the last layer was designed on MNIST, the other probes while looking at Fashion-MNIST and KMNIST. The networks are the
 embedded MLP's and CNN's; all parts but ``plain`` use the MLP, untrained, unless a row says CNN.
 
-``plain``: the gradient, with random weights and after 300 steps of training. ``noise``: Gaussian noise with a share of the gradient's
-norm. ``clients``: sums of several clients, of which one has the property. ``channels``: local steps, features of a split, single images.
+``plain``: the gradient, with random weights and after 300 steps of training. ``uncounted``: the same without the count.
+``noise``: Gaussian noise with a share of the gradient's norm. ``clients``: sums of several clients, of which one has the property.
+``channels``: local steps, features of a split, single images.
 ``sites``: four sites that differ in the contrast of their images (gain 1, 0.9, 0.8, 0.7) and one run with the sites shuffled.
 ``rounds``: evidence added over the first steps of a training, with batches of 8. ``null``: 20 runs in which the property is shuffled over
 the images; ``inside`` says whether the AUC is inside the null's interval.
+
+Committed rows keep ``auc``, ``tpr`` and ``blind`` as they were measured. Their ``disjoint`` was first that of single batches. It was
+divided by rounds x clients and rounded down; ``auc_low`` and ``auc_high`` are ``auc_interval(auc, disjoint, disjoint)``, ``null`` was
+widened to ``auc_interval(0.5, disjoint, disjoint)``, ``inside`` and ``leaks`` follow. A test in ``tests/monitor/test_properties.py``
+repeats this.
 """
 
 from __future__ import annotations
@@ -20,15 +26,18 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakgauge.channels import Aggregate, Features, FedAvg, Gradient
+from leakgauge.channels.facts import clients as clients_of
 from leakgauge.core import Pixels, Victim
 from leakgauge.data.arrays import read_npz
 from leakgauge.defenses import GaussianNoise
@@ -76,11 +85,11 @@ def parts(asked: argparse.Namespace) -> Iterator[tuple[str, str, dict[str, Any]]
         "shadows": 600,
         "tests": 400,
     }
-    if "plain" in asked.parts:
+    for part in (part for part in ("plain", "uncounted") if part in asked.parts):
         for name, model in (("MLP", mlp), ("CNN", cnn)):
-            yield "plain", f"{name}, untrained", {**usual, "victims": Victim(model, SPACE)}
+            yield part, f"{name}, untrained", {**usual, "victims": Victim(model, SPACE)}
             (after,) = trained(model, x, y, (300,), seed=asked.seed)
-            yield "plain", f"{name}, after 300 steps", {**usual, "victims": Victim(after, SPACE)}
+            yield part, f"{name}, after 300 steps", {**usual, "victims": Victim(after, SPACE)}
     if "noise" in asked.parts:
         for relative in (0.1, 0.3, 1.0, 3.0, 10.0):
             yield "noise", f"{relative:g} x norm", {**usual, "defenses": (GaussianNoise(relative=relative),)}
@@ -148,7 +157,7 @@ def sites(asked: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
-    every = ["plain", "noise", "clients", "channels", "rounds", "sites", "null"]
+    every = ["plain", "uncounted", "noise", "clients", "channels", "rounds", "sites", "null"]
     parser.add_argument("--parts", nargs="+", choices=every, default=every)
     parser.add_argument("--images", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=1)
@@ -158,7 +167,9 @@ def main() -> None:
     torch.set_num_threads(1)
     for part, name, given in parts(asked):
         began = time.perf_counter()
-        found = property_leakage(**{"seed": asked.seed, **given})
+        uncounted = mock.patch("leakgauge.monitor.properties.fit_counts", return_value=None)
+        with uncounted if part == "uncounted" else nullcontext():
+            found = property_leakage(**{"seed": asked.seed, **given})
         low, high = found.null_interval
         row = {
             "part": part,
@@ -167,15 +178,16 @@ def main() -> None:
             "auc": found.auc.value,
             "auc_low": found.auc.low,
             "auc_high": found.auc.high,
-            "tpr": found.tpr.value,
-            "tpr_low": found.tpr.low,
-            "tpr_high": found.tpr.high,
+            "tpr": found.tpr,
             "blind": found.blind.value,
             "null": [low, high],
             "inside": low <= found.auc.value <= high,
+            "leaks": found.leaks,
             "batch": found.batch,
             "shadows": found.shadows,
             "tests": found.tests,
+            "rounds": found.rounds,
+            "clients": clients_of(given["channel"]),
             "disjoint": found.disjoint,
             "seed": asked.seed,
             "seconds": round(time.perf_counter() - began, 1),

@@ -25,7 +25,7 @@ EVAL_MODE = Assumption("client computes its update in eval mode", "diagnostic")
 
 TOLD = PropertyRecord(
     name="bright", low=0.2, high=0.5, model="cnn", setting="train mode", batch=32, shadows=100, tests=100,
-    auc=Rate(0.9, 0.8, 0.95), tpr=Rate(0.4, 0.3, 0.5), blind=Rate(0.5, 0.4, 0.6), null_low=0.4, null_high=0.6, disjoint=40,
+    auc=Rate(0.9, 0.8, 0.95), tpr=0.4, blind=Rate(0.5, 0.4, 0.6), null_low=0.4, null_high=0.6, disjoint=40,
 )  # fmt: skip
 """A property that an update tells."""
 

@@ -21,7 +21,7 @@ from leakgauge.audit.questions import Question
 from leakgauge.audit.questions import split_records as scan_records
 from leakgauge.audit.questions.defense_records import Trial
 from leakgauge.audit.questions.defenses import cost_of_trials, counted, fit_trials, plan_trials
-from leakgauge.audit.questions.properties import FEWEST_UPDATES, PROPERTIES, UPDATES, plan_properties, seconds_of_update
+from leakgauge.audit.questions.properties import FEWEST_UPDATES, UPDATES, cost_of_probes, plan_properties
 from leakgauge.audit.questions.split import SHARE, Asked, ScanRun, plan_scan
 from leakgauge.audit.questions.training import FEWEST_STEPS as FEWEST_TRAINING
 from leakgauge.audit.questions.training import MOST_STEPS as MOST_TRAINING
@@ -232,9 +232,9 @@ class Planner:
 
     def _properties(self) -> None:
         request = self.request
-        plan = plan_properties(self.setup, command=again(request.main, "properties", "", None))
+        plan = plan_properties(self.setup, request.main, command=again(request.main, "properties", "", None))
         if request.budget is not None:
-            cost = Cost(step=2 * len(PROPERTIES) * seconds_of_update(self.setup, request.main, plan))
+            cost = cost_of_probes(self.setup, request.main, plan)
             self.afford("properties", cost.seconds(FEWEST_UPDATES))
             updates = cost.affordable(self.allotted("properties"), fewest=FEWEST_UPDATES, most=UPDATES)
             plan = replace(plan, updates=min(updates, UPDATES))

@@ -49,7 +49,8 @@ class Leakage:
     ``choices``, by chance 1/K; both over the last ``pairs`` scored steps. ``log_wealth`` is the evidence of the alarm, which fires
     at ln(1/α) and ``peak_wealth`` the most that it was; ``alarm_at`` the step at which it fired. ``layers`` in nats by layer, without
     the joint critic. ``whitebox`` is the newest look of the white-box probe, ``members`` the AUC of all ``probes`` looks together.
-    ``told`` is the AUC of a probe of the updates for whether more samples than usual have the property that was asked about.
+    ``told`` is the AUC of a probe of the updates for whether more samples than usual have the property that was asked about,
+    without an interval (:class:`~leakgauge.monitor.properties.ShareColumn`).
     """
 
     step: int
@@ -68,7 +69,7 @@ class Leakage:
     peak_wealth: float = 0.0
     members: Rate | None = None
     probes: int = 0
-    told: Rate | None = None
+    told: float | None = None
     notes: tuple[str, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
 
@@ -120,7 +121,7 @@ class Leakage:
             flat |= _flat("privacy/whitebox/pooled_auc", self.members)
             flat["privacy/whitebox/probes"] = float(self.probes)
         if self.told is not None:
-            flat |= _flat("privacy/property/auc", self.told)
+            flat["privacy/property/auc"] = self.told
         if self.epsilon is not None:
             flat["privacy/epsilon"] = self.epsilon
         return flat

@@ -53,14 +53,15 @@ class Share:
         if not 0 <= self.low < self.high <= 1:
             raise BadInput(f"a property needs shares with 0 <= low < high <= 1, got {self.low} and {self.high}")
 
-    def disjoint(self, those: int, rest: int, size: int) -> int:
-        """How many pairs, a batch of each kind, can be made of ``those`` with the property and the ``rest`` without using a sample twice.
+    def disjoint(self, those: int, rest: int, size: int, batches: int = 1) -> int:
+        """How many pairs, a test of each kind, can be made of ``those`` with the property and the ``rest`` without using a sample twice.
+        A test takes ``batches``, one of every client in every round; those of other clients are drawn from all samples alike.
 
-        >>> Share(0.2, 0.5).disjoint(400, 600, 32)
-        14
+        >>> Share(0.2, 0.5).disjoint(400, 600, 32), Share(0.2, 0.5).disjoint(400, 600, 32, batches=4)
+        (14, 3)
         """
         low, high = self.counts(size)
-        return min(those // (low + high), rest // max(1, 2 * size - low - high))
+        return min(those // (low + high), rest // max(1, 2 * size - low - high)) // batches
 
     def counts(self, size: int) -> tuple[int, int]:
         """How many of ``size`` samples have the property, in either kind; at least one makes the difference."""
@@ -72,19 +73,22 @@ class Share:
 class PropertyLeakage:
     """How well updates of the two kinds are told apart.
 
-    ``auc`` and ``tpr`` (at 1 % false positives) are on updates of data that the adversary never saw, with their 95 % intervals. ``blind``
-    is the AUC of the same probe on nothing but how often each label occurs. ``null`` holds the AUCs of probes where the
-    kinds of all updates, shadows and tests, are permuted.
+    ``auc`` (with its 95 % interval) and ``tpr`` are on updates of data that the adversary never saw. ``blind`` is the AUC of the same probe
+    on nothing but how often each label occurs. ``null`` holds the AUCs of probes where the kinds of all updates, shadows and tests,
+    are permuted.
 
     Tests share samples, since a half of the data has only so many. Their AUC is then a U-statistic, whose deviation is bounded as that of
-    ``disjoint`` independent tests of each kind: the most that can be made without using a sample twice. All intervals are for that
-    number, so they hold, and are wide where there are few data.
+    ``disjoint`` independent tests of each kind: the most that can be made without using a sample twice, where a test takes a batch of
+    every client in every round. All intervals are for that number, and are wide where there are few data.
+
+    ``tpr`` is the share found where 1 % of these tests are false positives. It has no interval: the threshold is one of the largest scores
+    of ``disjoint`` independent negatives, too few to fix 1 %.
 
     Ref: Hoeffding 1963, section 5 — bounds for U-statistics
     """
 
     auc: Rate
-    tpr: Rate
+    tpr: float
     blind: Rate
     null: tuple[float, ...]
     batch: int
@@ -173,18 +177,16 @@ def property_leakage(
         blind += _best_view([counts], kinds[0][None], held)[0]
     truth = kinds[1]
 
-    few = share_of.disjoint(int(has[other].sum()), int((~has[other]).sum()), batch)
+    few = share_of.disjoint(int(has[other].sum()), int((~has[other]).sum()), batch, len(rounds) * clients)
     few = max(1, min(few, tests // 2))
 
     def area(scores: Tensor, kind: Tensor = truth) -> Rate:
         value = auc(scores[kind == 1], scores[kind == 0]).value
         return Rate(value, *auc_interval(value, few, few))
 
-    found_at = true_positive_rate(evidence[truth == 1], evidence[truth == 0]).value
-
     return PropertyLeakage(
         auc=area(evidence),
-        tpr=Rate(found_at, *auc_interval(found_at, few, few)),
+        tpr=true_positive_rate(evidence[truth == 1], evidence[truth == 0]).value,
         blind=area(blind),
         null=tuple(area(one, truth[torch.randperm(tests, generator=rng)]).value for one in null),
         batch=batch,
@@ -419,7 +421,8 @@ class ShareColumn:
     """How well a probe of earlier updates of a training tells later ones with more samples of a kind than usual from those with fewer.
 
     It keeps the last ``steps`` updates as the probes of :func:`property_leakage` see them. The probe is fitted to the first two thirds and
-    asked about the rest; more than usual is above the median of those.
+    asked about the rest; more than usual is above the median of those. There is no interval: from the second epoch on the probe has seen
+    the samples that it is asked about. Nor is there a baseline, so labels that go with the property may explain it.
     """
 
     def __init__(self, *, seed: int, steps: int = 256) -> None:
@@ -436,7 +439,7 @@ class ShareColumn:
         if all(bool(part.isfinite().all()) for part in row[:2]):
             self._rows = [*self._rows[1 - self._steps :], row]
 
-    def auc(self) -> Rate | None:
+    def auc(self) -> float | None:
         """None with too few steps."""
         count = 2 * len(self._rows) // 3
         if count < 2 * FEWEST:
@@ -448,7 +451,7 @@ class ShareColumn:
             return None
         views = [sketches, inputs, (sketches - sketches[:count].mean(0)).abs()]
         scores, later = _best_view(views, more[None, :count], held)[0], more[count:] == 1
-        return auc(scores[later], scores[~later])
+        return auc(scores[later], scores[~later]).value
 
     def nbytes(self) -> int:
         return sum(part.nbytes for row in self._rows for part in row[:2])

@@ -16,6 +16,8 @@ from leakgauge.core.randomness import private_randomness
 
 MOST = 2000
 """Samples whose own gradients are taken."""
+AT_ONCE = 1 << 24
+"""Numbers of the weight's gradients that are held at once."""
 BATCHES, EPOCHS, STEP, HIDDEN = 10_000, 12, 200, 64
 PENALTY = 0.1
 """Of the direction, relative to the mean squared length of a standardised input."""
@@ -63,27 +65,28 @@ def fit_counts(
     """Fits :class:`PropertyCounts` to ``layer`` (the names of its weight and bias) on the adversary's own samples.
 
     The gradient of a batch is the mean of its samples' gradients, so ``BATCHES`` made-up batches cost one pass over the samples.
-    ``draw(kind)`` gives the places of one batch, ``send`` what a batch of them really sends. None where that is not
-    the mean up to a factor, or not sent (several local steps with a large rate, statistics of the batch, strong noise).
+    ``draw(kind)`` gives the places of one batch, ``send`` what a batch of them really sends. None where that is not the mean of δ_i h_iᵀ
+    up to a factor, or not sent (several local steps with a large rate, statistics of the batch, strong noise, a layer that reads many
+    tokens); one batch shows that.
     """
     trial = draw(1)
     sent = send(trial)
     if any(name not in sent for name in layer):
         return None
-    weight, bias = _each(victim, layer, x, y, seed=seed)
-    real, alone = sent[layer[0]].detach().float().cpu(), weight[trial].mean(0)
+    tried, deltas = own_gradients(victim, layer, x[trial], y[trial], seed=seed)
+    real, alone = sent[layer[0]].detach().float().cpu(), deltas.T @ tried / len(trial)
     scale = float((real * alone).sum() / alone.square().sum().clamp_min(1e-30))
     if not abs(float(F.cosine_similarity(real.flatten(), alone.flatten(), 0))) > ADDS_UP:
         return None
-    weight, bias = scale * weight, scale * bias
-    inputs = torch.einsum("nkj,nk->nj", weight, bias) / bias.square().sum(1, keepdim=True).clamp_min(1e-30)
+    inputs, deltas = own_gradients(victim, layer, x, y, seed=seed)
+    deltas *= scale
     half = torch.arange(len(has)) % 2 == 0
-    own = torch.zeros_like(bias)
+    own = torch.zeros_like(deltas)
     for fitted in (half, ~half):  # a sample's own projection is along a direction that was fitted without it
         v, offset = _direction(inputs[fitted], has[fitted])
-        own[~fitted] = weight[~fitted] @ v - offset * bias[~fitted]
+        own[~fitted] = deltas[~fitted] * (inputs[~fitted] @ v - offset)[:, None]
     v, offset = _direction(inputs, has)
-    singles = torch.cat([own, bias], 1)
+    singles = torch.cat([own, deltas], 1)
     kinds = torch.arange(BATCHES) % 2
     batches = torch.stack([singles[draw(int(kind))].mean(0) for kind in kinds])
     mean, deviation = batches.mean(0), batches.std(0).clamp_min(1e-30)
@@ -91,8 +94,9 @@ def fit_counts(
     return PropertyCounts(*layer, v, offset, mean, deviation, network)
 
 
-def _each(victim: Victim, layer: tuple[str, str], x: Tensor, y: Tensor, *, seed: int) -> tuple[Tensor, Tensor]:
-    """The gradients of weight (N, outputs, inputs) and bias (N, outputs) of each sample."""
+def own_gradients(victim: Victim, layer: tuple[str, str], x: Tensor, y: Tensor, *, seed: int) -> tuple[Tensor, Tensor]:
+    """h = ∂Wᵀ∂b / ‖∂b‖² (N, inputs) and δ = ∂b (N, outputs) of each sample alone: where the layer reads one vector, ∂W = δ hᵀ, so the
+    gradients of the weight are not kept."""
     every, buffers = victim.parameters(), victim.buffers()
 
     def alone(x: Tensor, y: Targets) -> dict[str, Tensor]:
@@ -102,13 +106,15 @@ def _each(victim: Victim, layer: tuple[str, str], x: Tensor, y: Tensor, *, seed:
 
         return gradient_at({name: every[name] for name in layer}, loss)
 
-    found: list[dict[str, Tensor]] = []
+    inputs, deltas = list[Tensor](), list[Tensor]()
     with private_randomness(seed, victim.device):
-        for part in torch.arange(len(x)).split(64):
+        for part in torch.arange(len(x)).split(max(1, min(64, AT_ONCE // every[layer[0]].numel()))):
             one = for_each_sample(alone, victim.to_input(x[part]), y[part].to(victim.device))
-            found.append({name: value.detach().float().cpu() for name, value in one.items()})
-    weight, bias = (torch.cat([one[name] for one in found]) for name in layer)
-    return weight.flatten(2), bias
+            weight, delta = (one[name].detach().float() for name in layer)
+            read = torch.einsum("nkj,nk->nj", weight, delta) / delta.square().sum(1, keepdim=True).clamp_min(1e-30)
+            inputs.append(read.cpu())
+            deltas.append(delta.cpu())
+    return torch.cat(inputs), torch.cat(deltas)
 
 
 def _direction(inputs: Tensor, has: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,9 +27,10 @@ def summary(leakage: Leakage, records: Sequence[dict[str, Any]]) -> str:
     lines = [f"leakgauge monitor, {leakage.step} steps, view {leakage.view}", *textwrap.wrap(said, 110), ""]
     lines += [*_whitebox(leakage), *_critic(leakage), *_alarm(leakage)]
     if leakage.told is not None:
-        lines.append(
-            f"share of a property  {_auc(leakage.told)}: updates with more samples that have it than usual (0.5 is guessing)"
-        )
+        lines += [
+            f"share of a property AUC {leakage.told:.2f}: updates with more samples that have it than usual (0.5 is guessing)",
+            "  no interval: samples recur after an epoch, and labels that go with the property may explain it",
+        ]
     if leakage.epsilon is not None:
         lines.append(f"epsilon so far      {leakage.epsilon:.3f} (from the accountant)")
     newest = [leakage.record()] if leakage.step else []  # steps may have been scored since the last of the records

@@ -12,7 +12,7 @@ from leakgauge.audit.case import Case
 from leakgauge.audit.findings import read_findings
 from leakgauge.audit.plan import Plan
 from leakgauge.audit.questions import properties
-from leakgauge.audit.questions.properties import PROPERTIES, PropertyPlan, plan_properties, probe
+from leakgauge.audit.questions.properties import PROPERTIES, PropertyPlan, cost_of_probes, plan_properties, probe
 from leakgauge.audit.request import Effort, Request
 from leakgauge.audit.session import Setup, embedded
 from leakgauge.audit.whole import carry_out, conduct
@@ -39,12 +39,13 @@ def test_a_brightness_is_told_within_each_class():
 
 def test_few_images_allow_small_batches_or_none():
     setup = embedded(Case())
-    assert plan_properties(setup).batch == 8  # 1000 images
+    assert plan_properties(setup, Case()).batch == 8  # 1000 images
     many = Setup(setup.victim, torch.zeros(4000, 1, 28, 28), torch.arange(4000) % 2)
     many.images[:, 0, 0, 0] = torch.rand(4000)
-    assert plan_properties(many).batch == 16
+    assert plan_properties(many, Case()).batch == 16
+    assert plan_properties(many, Case(channel="aggregate:clients=2", batch_size=2)).batch == 8  # a test has two batches
     with pytest.raises(BadInput, match="more than 20 images"):
-        plan_properties(replace(setup, images=setup.images[:20], labels=setup.labels[:20]))
+        plan_properties(replace(setup, images=setup.images[:20], labels=setup.labels[:20]), Case())
 
 
 def test_an_audit_of_properties_alone(tmp_path, monkeypatch):
@@ -63,6 +64,8 @@ def test_an_audit_of_properties_alone(tmp_path, monkeypatch):
     assert "What else do updates tell?" in html
     assert "does not bound this" in html
     assert "record-property-2" in html
+    assert f'<td class="num">{found[0].tpr:.0%}</td>' in html  # without an interval
+    assert "too few to fix a rate of 1 %" in html
     before = (tmp_path / properties.FILE).read_text()
     carry_out(plan, folder=tmp_path, load=small)
     assert (tmp_path / properties.FILE).read_text() == before  # nothing is measured twice
@@ -114,6 +117,13 @@ def test_what_is_told_becomes_advice(tmp_path):
     assert "properties_told" in [advice.rule for advice in advise(read_findings(tmp_path))]
     properties.STORE.append(tmp_path, replace(TOLD, auc=Rate(0.55, 0.45, 0.65)))
     assert "properties_told" not in [advice.rule for advice in advise(read_findings(tmp_path))]
+
+
+def test_the_gradients_of_the_adversarys_own_samples_are_priced(monkeypatch):
+    monkeypatch.setattr(properties, "elapsed", lambda run: run() and 1.0)
+    cost = cost_of_probes(small(Case()), Case(model="cnn", batch_size=4), PropertyPlan(8, 40))
+    assert cost.step == 4  # a shadow update and a test for each of two properties
+    assert cost.fixed == pytest.approx(2 * (400 / 2 * 2 / 3) / 8)
 
 
 def test_a_budget_buys_as_many_updates_as_there_is_time_for(tmp_path):

@@ -10,17 +10,18 @@ from pathlib import Path
 
 from torch import Tensor
 
-from leakgauge.audit.case import Case
+from leakgauge.audit.case import Case, clients_of
 from leakgauge.audit.files import JsonLines, finite
 from leakgauge.audit.run import versions
 from leakgauge.audit.session import Setup
-from leakgauge.audit.timing import elapsed
+from leakgauge.audit.timing import Cost, elapsed
 from leakgauge.audit.typed import typed
 from leakgauge.core import Pixels, share
 from leakgauge.errors import BadInput
 from leakgauge.measures.image import brighter
 from leakgauge.measures.membership import Rate, auc_interval
-from leakgauge.monitor.properties import FEWEST, HELD, Share, property_leakage
+from leakgauge.monitor.properties import FEWEST, HELD, Share, last_layer, property_leakage
+from leakgauge.monitor.property_counts import MOST, own_gradients
 
 FILE = "properties.jsonl"
 UPDATES, FEWEST_UPDATES = 400, 100
@@ -68,7 +69,7 @@ class PropertyRecord:
     shadows: int
     tests: int
     auc: Rate
-    tpr: Rate
+    tpr: float
     blind: Rate
     null_low: float
     null_high: float
@@ -111,20 +112,20 @@ def read(folder: Path) -> tuple[PropertyRecord, ...]:
     return tuple(found[name] for name in PROPERTIES if name in found)
 
 
-def plan_properties(setup: Setup, *, command: str = "") -> PropertyPlan:
+def plan_properties(setup: Setup, main: Case, *, command: str = "") -> PropertyPlan:
     """The largest batch that the data allow; refused where they hold too few images."""
     if not setup.classes or not isinstance(setup.victim.space, Pixels):
         raise BadInput(
             "the audit probes properties of images with classes; for other data or targets call property_leakage with your own property"
         )
     images, labels = _data(setup)
-    smallest, quarter = BATCHES[-1], len(images) // 4
+    smallest, quarter, clients = BATCHES[-1], len(images) // 4, clients_of(main.channel)
     if not all(_allows(has(images, labels), smallest) for has in PROPERTIES.values()):
         raise BadInput(
             f"probes of properties need more than {len(images)} images: the adversary and the client each need {FEWEST} with a property "
             f"and {FEWEST} without; give more data"
         )
-    enough = [batch for batch in BATCHES if SHARE.disjoint(quarter, quarter, batch) >= ENOUGH]
+    enough = [batch for batch in BATCHES if SHARE.disjoint(quarter, quarter, batch, clients) >= ENOUGH]
     fits = [batch for batch in enough if all(_allows(has(images, labels), batch) for has in PROPERTIES.values())]
     return PropertyPlan(next(iter(fits), smallest), UPDATES, command)
 
@@ -139,13 +140,20 @@ def _allows(has: Tensor, batch: int) -> bool:
     return min(those, rest) >= FEWEST and SHARE.disjoint(int(HELD * those), int(HELD * rest), batch) >= 1
 
 
-def seconds_of_update(setup: Setup, main: Case, plan: PropertyPlan) -> float:
-    """Of one update of the plan's batch."""
+def cost_of_probes(setup: Setup, main: Case, plan: PropertyPlan) -> Cost:
+    """Of all properties. A step is a shadow update and a test of each; fixed are the gradients of the adversary's own samples, which the
+    count of the last layer is learned from."""
     case = replace(main, batch_size=plan.batch)
     x, y = setup.private(replace(case, first=0))
     defenses = case.build_defenses()
     channel = case.build_channel()
-    return elapsed(lambda: share(setup.victim, channel, x, y, defenses=defenses))
+    update = elapsed(lambda: share(setup.victim, channel, x, y, defenses=defenses))
+    counted = 0.0
+    if (layer := last_layer(setup.victim.parameters())) is not None:
+        own_gradients(setup.victim, layer, x[:1], y[:1], seed=0)  # the first call of a process takes longer
+        own = min(MOST, (1 - HELD) * len(_data(setup)[0]) / 2)
+        counted = elapsed(lambda: own_gradients(setup.victim, layer, x, y, seed=0)) * own / len(x)
+    return Cost(fixed=len(PROPERTIES) * counted, step=2 * len(PROPERTIES) * update)
 
 
 def probe(

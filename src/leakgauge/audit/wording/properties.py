@@ -50,7 +50,7 @@ def property_sentence(record: PropertyRecord) -> str:
     else:
         verb = f"There is too little data to find out {what}"
     return (
-        f"{verb}: AUC {rate(record.auc)}, {record.tpr.value:.0%} found at 1 % false alarms; labels alone {number(record.blind.value, 2)}, "
+        f"{verb}: AUC {rate(record.auc)}, {record.tpr:.0%} found at 1 % false alarms; labels alone {number(record.blind.value, 2)}, "
         f"chance at most {number(record.null_high, 2)}."
     )
 

@@ -33,7 +33,7 @@ def _row(place: int, record: PropertyRecord) -> dict[str, Any]:
         "source": anchor("property", place),
         "shares": f"{record.low:.0%} or {record.high:.0%} of {record.batch}",
         "auc": rate(record.auc),
-        "tpr": rate(record.tpr),
+        "tpr": f"{record.tpr:.0%}",
         "blind": rate(record.blind),
         "null": f"{number(record.null_low, 2)} to {number(record.null_high, 2)}",
         "leaks": record.leaks,
