@@ -254,7 +254,7 @@ class _Race:
         held = _held_back(self.seen)
         if held:
             self.given = replace(self.seen, signal={n: v for n, v in self.seen.signal.items() if n not in held})
-            self.held = replace(self.seen, signal={n: self.seen.signal[n] for n in held})
+            self.held = replace(self.seen, signal={n: v for n, v in self.seen.signal.items() if n in held})
 
     def give_all(self) -> None:
         self.given, self.held = self.seen, None
