@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +14,7 @@ from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import Size, share
 from leakgauge.defenses import GaussianNoise
 from leakgauge.errors import Inapplicable
-from leakgauge.inversion import Adam, Cosine, Descent, Matching
+from leakgauge.inversion import Adam, Cosine, Descent, HeadFeatures, Matching
 from leakgauge.inversion.head_samples import tell_apart
 from leakgauge.inversion.labels import ToldApart, infer_labels, read_class_labels
 from leakgauge.inversion.output_gradient import order_at_head, samples_at_head
@@ -95,12 +97,16 @@ def test_a_trained_network_gives_its_labels_away_and_the_truth_fits_in_any_order
     read = read_class_labels(infer_labels(), victim, seen, rng=torch.Generator().manual_seed(0))
     assert sorted(read.labels.tolist()) == sorted(y.tolist())
     assert read.accuracy == 1.0
-    attack = Matching(Cosine(), solver=Descent(Adam(0.1), 2), along=True)
+    attack = Matching(Cosine() + 1.0 * HeadFeatures(), solver=Descent(Adam(0.1), 2), along=True)
     for order in ([0, 1, 2], [2, 0, 1]):
         assert attack.objective_at(victim, seen, x[order], y[order]) < 1e-5
     found = attack(victim, seen, seed=0)
     assert found.y.tolist() == samples_at_head(victim, seen).labels.tolist()
     assert any("along the gradient at the output" in note for note in found.notes)
+    plain = replace(attack, objective=Cosine())(
+        victim, seen, seed=0
+    )  # would never move the samples that the model is sure of
+    assert not any("along the gradient at the output" in note for note in plain.notes)
     told = samples_at_head(victim, seen).labels
     assert torch.equal(y[order_at_head(victim, seen, x)], told)
 

@@ -101,6 +101,8 @@ PLAIN_TV = 0.01
 """Of the one search where a client's secret draws are searched too: recipes are compared by replays, which need these draws."""
 NEAR = 0.02
 """Step of a search that starts at what a closed form found."""
+PROMISING = 0.5
+"""Mismatch from which on a closed form found nothing to start from: it read noise."""
 
 
 @dataclass(frozen=True)
@@ -441,8 +443,8 @@ def _missing(attack: Attack, seen: Observation) -> str:
 
 
 def _from_closed_forms(found: Sequence[_Result]) -> Iterator[Entrant]:
-    """A search that begins at the best that a closed form found, where that does not explain everything."""
-    known = [one for one in found if one.mismatch is not None and not one.entrant.searches]
+    """A search that begins at the best that a closed form found, where that explains something, but not everything."""
+    known = [one for one in found if _last(one.mismatch) < PROMISING and not one.entrant.searches]
     if known:
         best = min(known, key=lambda one: one.mismatch or 0.0)
         yield Entrant(f"cosine_descent from {best.entrant.name}", partial(_near, best.found.x))
