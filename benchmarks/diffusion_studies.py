@@ -10,6 +10,7 @@
     without-56          ResNet-56: the attack without a prior, for the seconds that the other took
     paper-20            the same images by the paper's attack and by the plain normalised step
     train-4 …           train mode with shared statistics, batches of that size; eval-4 … the same in eval mode
+    resnet18-post …     the feasibility paper's ResNet18 of that form, trained here: single images in eval mode, batches of 4 in train mode
     defenses            ResNet-20, one image: each defense, known to the adversary or not, with and without the prior
     labels              how many labels are read in small batches (a CPU does)
     null                what images of the prior have in common with the attacked ones, without any signal (a CPU does)
@@ -33,6 +34,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -80,6 +82,12 @@ from leakgauge.measures.lpips import load_lpips
 from leakgauge.measures.reidentification import normalised_correlation, rank
 from leakgauge.priors import load_diffusion, sample
 from reproductions.common.networks.cifar_resnet import CifarResNet, load_cifar_resnet
+from reproductions.common.runner import Options, Rows
+from reproductions.practical_feasibility.control import victim_of
+
+Form = Literal["post", "pre"]
+Network = int | Form
+"""A CIFAR ResNet of that depth, or the ResNet18 of the feasibility study in that form."""
 
 DEFENSES: dict[str, tuple[Channel, tuple[Defense, ...]]] = {
     "noise 0.1": (Gradient(), (GaussianNoise(relative=0.1),)),
@@ -155,7 +163,7 @@ class Scene:
     def of(
         cls,
         run: Run,
-        depth: int,
+        network: Network,
         images: int,
         *,
         tuning: bool = False,
@@ -165,8 +173,9 @@ class Scene:
         defense: str = "none",
         known: bool = False,
     ) -> Scene:
-        model, space = run.network(depth)
-        victim = Victim(model.to(run.device), space, mode="train" if mode == "train" else "eval", name=f"resnet{depth}")
+        victim = run.victim(network, mode)
+        space = victim.space
+        assert isinstance(space, Pixels)
         own = run.drawn.tuned_on if tuning else run.drawn.attacked
         own = (own[0][first:], own[1][first:])
         images = min(images, len(own[0])) // batch * batch
@@ -182,7 +191,7 @@ class Scene:
             batches.append((seen, x[rows], y[rows]))
         facts = {
             "labels": "given" if run.given.labels else "read",
-            "depth": depth,
+            "depth": network,
             "mode": mode,
             "batch": batch,
             "images": images,
@@ -281,6 +290,16 @@ class Run:
             return CifarResNet(depth=8, width=4).eval(), Pixels((3, 32, 32))
         return load_cifar_resnet(self.given.data / "weights" / f"cifar10_resnet{depth}.safetensors")
 
+    def victim(self, network: Network, mode: str) -> Victim:
+        """A CIFAR ResNet by its depth, or a ResNet18 by its form, trained as in the feasibility study (``reproductions``)."""
+        how = "train" if mode == "train" else "eval"
+        if isinstance(network, int):
+            model, space = self.network(network)
+            return Victim(model.to(self.device), space, mode=how, name=f"resnet{network}")
+        data = None if self.given.quick else self.given.data
+        options = Options(quick=self.given.quick, device=self.device, out=self.given.out / "resnet18", data=data)
+        return victim_of(f"{network} trained", options, Rows.resume(options, "networks"), mode=how)
+
     def prior(self, kind: str = "all") -> Path:
         return joined(self.given.priors, kind, self.given.out)
 
@@ -374,6 +393,17 @@ def batches(mode: str, batch: int) -> Callable[[Run], None]:
             Scene.of(run, 20, max(batch, images), mode=mode, batch=batch, tuning=run.given.tuning),
             restarts=8,
         )
+
+    return study
+
+
+def resnet18(form: Form) -> Callable[[Run], None]:
+    def study(run: Run) -> None:
+        """Gradients of single images, then of batches of four in train mode."""
+        images = min(run.given.images, 8)
+        run.compared("feasibility", Scene.of(run, form, images), restarts=8)
+        if not run.late:
+            run.compared("feasibility", Scene.of(run, form, max(4, images), mode="train", batch=4), restarts=8)
 
     return study
 
@@ -493,6 +523,8 @@ STUDIES: dict[str, Callable[[Run], None]] = {
     "plain-20": plain_20,
     "paper-20": paper_20,
     **{f"{mode}-{batch}": batches(mode, batch) for mode in ("train", "eval") for batch in (1, 4, 8)},
+    "resnet18-post": resnet18("post"),
+    "resnet18-pre": resnet18("pre"),
     "defenses": defenses,
     **{kind: prior_of(kind) for kind in KINDS},
     "labels": labels,

@@ -123,6 +123,16 @@ def test_the_gradient_of_along_is_what_it_is_given():
     torch.testing.assert_close(found, d / 3)  # of the mean over three samples
 
 
+@pytest.mark.parametrize("size", (1, 3))
+def test_several_restarts_are_replayed_along_it_by_layer_rules(size: int):
+    """The restarts are one batch, so a mean over it weighs each with 1/R; the loss must count every one in full."""
+    victim, seen, _, _ = case(size=size, reveal=(Size(), Labels()))
+    objective = Cosine() if size == 1 else Cosine() + HeadFeatures()
+    found = Matching(objective, solver=Descent(steps=2), restarts=3, along=True)(victim, seen)
+    assert any("along the gradient at the output" in note for note in found.notes)
+    assert "replay: layer rules" in found.notes
+
+
 def test_clipping_one_sample_only_scales_it():
     """DP-SGD without noise sends a shorter gradient of the same direction, so the output's gradient is the same."""
     victim, seen, x, y = case()

@@ -212,13 +212,12 @@ def _record(
 def summed_loss(loss: Any, output: Any, y: Tensor) -> Tensor:
     """Σ_r loss of restart r, for outputs (R·B, …) and targets (R, B, …).
 
-    Plain cross entropy is a mean over samples, so R times the mean of all is the same; any other loss is called row by row.
+    Plain cross entropy and :class:`Along` are means over samples, so R times the mean of all is the same; any other loss is called row by
+    row.
     """
     rows = len(y)
-    if isinstance(loss, Along):  # a sum over samples
-        return loss(output, y.flatten(0, 1))
     plain = isinstance(loss, nn.CrossEntropyLoss) and loss.reduction == "mean" and loss.weight is None
-    if loss is F.cross_entropy or (plain and loss.ignore_index < 0):
+    if loss is F.cross_entropy or isinstance(loss, Along) or (plain and loss.ignore_index < 0):
         return rows * loss(output, y.flatten(0, 1))
     size = y.shape[1]
     of_row = [tree_map_only(Tensor, lambda t, r=r: t[r * size : (r + 1) * size], output) for r in range(rows)]
