@@ -103,14 +103,14 @@ PLANS: dict[str, tuple[Lane, ...]] = {
     ),
     "golden": (  # the golden zone with the paper's 100 decoder epochs, the most valuable first
         lane(
-            golden(270, "clusters", "enhancements", *HUNDRED, *ONE_HOT),
-            golden(70, "attention", *HUNDRED, *ONE_HOT, "--blocks", "40"),
-            golden(150, "predictions", *HUNDRED, "--labels", "LS-"),
+            golden(250, "enhancements", "clusters", *HUNDRED, *ONE_HOT),
+            golden(150, "attention", *HUNDRED, *ONE_HOT),
+            golden(140, "vgg19-curve", *HUNDRED, "--labels", "one-hot", "LS+", "--blocks", "52"),
             fills=True,
         ),
         lane(
             golden(195, "vgg19-curve", *HUNDRED, *ONE_HOT, "--plateau", "--blocks", "30", "39"),
-            golden(140, "attention", *HUNDRED, *ONE_HOT, "--blocks", "50"),
+            golden(150, "predictions", *HUNDRED, "--labels", "LS-"),
             golden(150, "predictions", "clusters", *HUNDRED, "--labels", "LS+"),
             golden(800, "vgg19-curve", "vgg19-smoothing", "ir152-smoothing", *HUNDRED[:2], "--seeds", "2"),
             fills=True,
