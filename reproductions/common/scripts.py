@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
 
@@ -24,7 +24,7 @@ def run_scripts(package: str, scripts: Sequence[str], given: Sequence[str] | Non
         raise SystemExit(2)
     wanted = [name for name in scripts if not named or name in named]
     if "--list" in options:
-        print("\n".join(f"{name:20} {_about(f'{package}.{name}')}" for name in wanted))
+        print_parts({name: importlib.import_module(f"{package}.{name}").__doc__ for name in wanted})
         return
     before = sys.argv
     try:
@@ -35,6 +35,7 @@ def run_scripts(package: str, scripts: Sequence[str], given: Sequence[str] | Non
         sys.argv = before
 
 
-def _about(module: str) -> str:
-    """The first line of its description."""
-    return (importlib.import_module(module).__doc__ or "").strip().splitlines()[0]
+def print_parts(about: Mapping[str, str | None]) -> None:
+    """Each part with the first line of its description."""
+    for name, text in about.items():
+        print(f"{name:24} {(text or '').strip().splitlines()[0]}")
