@@ -278,6 +278,8 @@ def test_a_study_runs_its_scripts_in_order_and_refuses_others(monkeypatch, capsy
     monkeypatch.setattr(scripts.runpy, "run_module", lambda name, run_name: ran.append((name, sys.argv[1:])))
     scripts.run_scripts("reproductions.april", april.PARTS, ["width", "table1", "--quick"])
     assert ran == [(f"reproductions.april.{name}", ["--quick"]) for name in ("table1", "width")]
+    scripts.run_scripts("reproductions.april", april.PARTS, ["noise_unscaled", "--quick"])
+    assert ran[2:] == [("reproductions.april.noise", ["--unscaled", "--quick"])]
     with pytest.raises(SystemExit, match="2"):
         scripts.run_scripts("reproductions.april", april.PARTS, ["nothing"])
     for study, folder in ((april, "april"), (feasibility, "practical_feasibility")):

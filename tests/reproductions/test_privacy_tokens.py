@@ -1,9 +1,7 @@
 """The privacy-token study: its page follows from its rows, and its parts run."""
 
 import dataclasses
-import json
 import math
-import shutil
 import xml.etree.ElementTree as ET
 import zipfile
 from pathlib import Path
@@ -67,21 +65,18 @@ def test_rows_that_fail_a_gate_enter_nothing(tmp_path):
     assert [row["gap"] for row in claims.gaps(claims.rows_of(tmp_path, "lenet"))] == [1.0]
 
 
-def test_a_failing_gate_removes_reproduces(tmp_path):
+def test_a_failing_gate_removes_reproduces(faulty):
     """A CNN that is dead at its end takes all claims about it away; a constant critic only its own row."""
-    shutil.copytree(tables.RESULTS, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.svg", "*.png"))
 
-    def about(name):
-        return {claim.word for claim in claims.claims(tmp_path) if claim.paper.startswith(name)}
+    def about(folder, name):
+        return {claim.word for claim in claims.claims(folder) if claim.paper.startswith(name)}
 
-    assert Word.REPRODUCES in about("cnn")
-    dead = gates.above_chance(0.5, 0.01, 2).row()
-    for path in tmp_path.glob("cnn*.jsonl"):
-        rows = read(path)
-        rows[-1] |= {"kind": "gates", "sub_epoch": 100, "gates": [dead]}
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert about("cnn") == {Word.NOT_TESTED}
-    assert Word.REPRODUCES in about("mlp")
+    assert Word.REPRODUCES in about(tables.RESULTS, "cnn")
+    dead = {"gates": [gates.above_chance(0.5, 0.01, 2).row()]}
+    for part in ("cnn", "cnn_seed1", "cnn_seed2"):
+        folder = faulty(tables.RESULTS, part, lambda row: dead if row.get("kind") == "gates" else {})
+    assert about(folder, "cnn") == {Word.NOT_TESTED}
+    assert Word.REPRODUCES in about(folder, "mlp")
     constant = {"kind": "paper", "gap": 0.3, "gap_error": 0.0}
     assert not gates.hold([claims.own(constant)])
     assert not gates.hold([claims.own({"kind": "noise", "fraction": 1.0, "accuracy": 0.12})])
