@@ -38,6 +38,7 @@ PARTS: dict[str, Callable[[Study], None]] = {
     "zone": zone_part.zone,
     "classes": parts.classes,
     "auxiliary": parts.auxiliary,
+    "sample-size": parts.sample_size,
     "faces": parts.faces,
     "vgg19-smoothing": parts.vgg19_smoothing,
     "ir152-smoothing": parts.ir152_smoothing,
