@@ -143,7 +143,11 @@ def main() -> None:
 
 def gate_rows(rows: list[Row]) -> list[tuple[str, str, Row]]:
     """Networks above chance, and decoders that had ended: the best epoch is not the last."""
-    found = [("networks", row["unit"], gate) for row in rows for gate in own(row)["gates"]]
+    found = [
+        ("data" if row["unit"].startswith("splits/") else "networks", row["unit"], gate)
+        for row in rows
+        for gate in own(row)["gates"]
+    ]
     for row in (row for row in rows if "best_epoch" in row):
         ended = row["best_epoch"] < row["epochs"]
         why = f"best epoch {row['best_epoch']} of {row['epochs']}"
@@ -154,8 +158,8 @@ def gate_rows(rows: list[Row]) -> list[tuple[str, str, Row]]:
 def gates_section(rows: list[Row]) -> str:
     """Decoders are too many to name: a line for each part."""
     checked = gate_rows(rows)
-    named = page.gates_table([one for one in checked if one[0] == "networks"])
-    parts = dict.fromkeys(part for part, _, _ in checked if part != "networks")
+    named = page.gates_table([one for one in checked if one[0] in ("data", "networks")])
+    parts = dict.fromkeys(part for part, _, _ in checked if part not in ("data", "networks"))
     lines = []
     for part in parts:
         own = [gate["passed"] for name, _, gate in checked if name == part]

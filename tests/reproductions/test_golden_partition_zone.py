@@ -15,6 +15,7 @@ from PIL import Image
 
 from leakgauge.attacks import fit_on
 from leakgauge.attacks.decoder import Deconvolution
+from reproductions.common import gates
 from reproductions.common.networks import IR152, VGG19, SplitViT
 from reproductions.common.runner import Options, Part, Rows, read, run_part
 from reproductions.common.verdicts import Word
@@ -22,7 +23,17 @@ from reproductions.golden_partition_zone import claims, entropy, results_rows, t
 
 CPU = torch.device("cpu")
 FOLDER = Path(__file__).parents[2] / "reproductions" / "golden_partition_zone"
-SCRIPTS = ("splits", "targets", "leaks", "study", "decoder_tables", "zone_part", "run", "decoders_quick")
+SCRIPTS = (
+    "splits",
+    "targets",
+    "leaks",
+    "study",
+    "decoder_tables",
+    "zone_part",
+    "run",
+    "decoders_quick",
+    "check_splits",
+)
 
 
 @pytest.fixture
@@ -274,6 +285,19 @@ def test_fewer_auxiliary_images(scripts, tmp_path):
     assert found == [(16, 30), (16, 43), (40, 30), (40, 43)]
     target = next(row for row in rows.rows if row["unit"].startswith("target/"))
     assert [gate["gate"] for gate in target["gates"]] == ["all classes", "above chance"]
+
+
+def test_splits_are_gated(scripts, tmp_path):
+    rows = Rows.resume(Options(quick=True, device=CPU, out=tmp_path), "splits")
+    scripts["check_splits"].run(Options(quick=True, device=CPU, out=tmp_path), rows)
+    assert len(rows.rows) == 4
+    assert gates.hold(rows.rows)
+    data = results_rows.all_rows()
+    assert results_rows.learned(data, "vgg19", "faces")
+    ordered = [gates.shuffled(torch.arange(800) // 570).row()]
+    data = [row | {"gates": ordered} if row["unit"] == "splits/faces" else row for row in data]
+    assert not results_rows.learned(data, "vgg19", "faces")
+    assert results_rows.learned(data, "vgg19", "kmnist")
 
 
 def test_parts_are_listed_in_their_order(scripts, capsys):
