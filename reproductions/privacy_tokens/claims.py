@@ -162,12 +162,15 @@ def rise_and_fall(model: str, rows: Sequence[Row]) -> Claim:
     top = largest(written)
     end = [r for r in gaps(rows, token="transformer", reading="once") if r["sub_epoch"] == max(said)]
     faces = model in ("cnn", "mlp")
+    on = [r for r in gaps(rows, token="transformer", reading="warm, within sub-epochs") if r["collected"] is not None]
+    most = max(on, key=lambda r: r["collected"], default=None)
+    trained_on = f"; critic trained on: up to {most['collected']:.2f}, decoy {most['decoy']:.2f}" if most else ""
     return Claim(
         where={"lenet": "Table 1, Figs. 4, 8, 12", "alexnet": "Table 1, Figs. 5, 9, 13"}.get(model, "Table 1, Figs. 6-15"),
         paper=f"{model}: the difference is {said[0]:.2f} before training, rises to {max(said.values()):.2f} and falls to {said[max(said)]:.2f}",
         ours=f"as written, {seeds(written)} seed{'s' * (seeds(written) > 1)}, both tokens: the gap is at most {abs(top['gap']):.3f} ± {top['gap_error']:.3f} in size. "
         f"All {len({(r['token'], r['reading']) for r in every})} readings: a clear gap in {len(seen(every))} of {len(every)} rows. "
-        f"Collected pairs, negatives from all: {mean([r['collected'] for r in end]):.2f}, their decoy {mean([r['decoy'] for r in end]):.2f}",
+        f"Collected pairs, negatives from all: {mean([r['collected'] for r in end]):.2f}, their decoy {mean([r['decoy'] for r in end]):.2f}{trained_on}",
         evidence=Evidence(
             agrees=bool(seen(written)),
             tested=not faces,
