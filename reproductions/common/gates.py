@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from reproductions.common.runner import Row
 
-CONVERGED = "search converged"
+CONVERGED, CONTROL = "search converged", "positive control"
+"""Gates on the search. All others are about data and network."""
 LEAST_MATCH = 1e-4
 """1 − cos below which a search counts as converged whatever its value at the truth; float32 alone gives about 1e-7."""
 STANDARD_CASE = 20.0
@@ -34,6 +35,12 @@ def void(gates: Iterable[Gate | Row]) -> list[str]:
     """Why a row is void; nothing where it may be used."""
     rows = [gate.row() if isinstance(gate, Gate) else gate for gate in gates]
     return [f"{gate['gate']}: {gate['why']}" for gate in rows if not gate["passed"]]
+
+
+def hold(rows: Iterable[Row]) -> bool:
+    """Whether all gates on data and network passed that these rows bring along; searches are judged by the claim that rests on them."""
+    found = (gate for row in rows for gate in row.get("gates", []) if gate["gate"] not in (CONVERGED, CONTROL))
+    return not void(found)
 
 
 def shuffled(labels: Tensor) -> Gate:
@@ -75,13 +82,17 @@ def balanced_accuracy(model: nn.Module, data: tuple[Tensor, Tensor], classes: in
 
 def above_chance(balanced: float, error: float, classes: int) -> Gate:
     """The victim has learned: its balanced accuracy less two errors is above chance by a tenth of what is there to gain."""
-    chance = 1 / classes
+    return _above(balanced, error, 1 / classes, "balanced accuracy")
+
+
+def accurate(accuracy: float, images: int, *, chance: float = 0.1) -> Gate:
+    """The same for rows that hold a plain accuracy on ``images``; ``chance`` is the share of the largest class among them."""
+    return _above(accuracy, math.sqrt(accuracy * (1 - accuracy) / images), chance, "accuracy")
+
+
+def _above(value: float, error: float, chance: float, what: str) -> Gate:
     needed = chance + 0.1 * (1 - chance)
-    return Gate(
-        "above chance",
-        balanced - 2 * error > needed,
-        f"balanced accuracy {balanced:.3f} ± {error:.3f}, needed {needed:.3f}",
-    )
+    return Gate("above chance", value - 2 * error > needed, f"{what} {value:.3f} ± {error:.3f}, needed {needed:.3f}")
 
 
 def gradients_alive(signal: Mapping[str, Tensor], *, least: float = 1e-6) -> Gate:
@@ -102,7 +113,7 @@ def converged(found: float, at_truth: float, *, factor: float = 3.0, least: floa
 def control(psnr: Sequence[float], *, least: float = STANDARD_CASE) -> Gate:
     """The same search solves the standard case: one image, inference mode, residual network."""
     mean = sum(psnr) / len(psnr)
-    return Gate("positive control", mean >= least, f"{mean:.1f} dB, mean of {len(psnr)} images; needed {least:g}")
+    return Gate(CONTROL, mean >= least, f"{mean:.1f} dB, mean of {len(psnr)} images; needed {least:g}")
 
 
 def critic_open(low: float, high: float, *, known_leak: bool) -> Gate:

@@ -3,7 +3,8 @@
     python -m reproductions.april.run table1 width --quick --out FOLDER
     python -m reproductions.april.run --list
 
-Without a name all of them run. Options are passed on as they are, so an option of one script needs that script named alone.
+Without a name all of them run. Options are passed on as they are, so an option of one script needs that script named alone. A study may
+list a script twice, the second time under another name and with options of its own.
 """
 
 from __future__ import annotations
@@ -11,11 +12,21 @@ from __future__ import annotations
 import importlib
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
 
-def run_scripts(package: str, scripts: Sequence[str], given: Sequence[str] | None = None) -> None:
+def parts(*named: str) -> dict[str, list[str]]:
+    """Names of parts with their script and its options.
+
+    >>> parts("noise", "noise_unscaled = noise --unscaled")
+    {'noise': ['noise'], 'noise_unscaled': ['noise', '--unscaled']}
+    """
+    pairs = (one.partition(" = ") for one in named)
+    return {name: (command or name).split() for name, _, command in pairs}
+
+
+def run_scripts(package: str, scripts: Mapping[str, Sequence[str]], given: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if given is None else given)
     named = list(takewhile(lambda word: not word.startswith("-"), arguments))
     options = arguments[len(named) :]
@@ -24,17 +35,19 @@ def run_scripts(package: str, scripts: Sequence[str], given: Sequence[str] | Non
         raise SystemExit(2)
     wanted = [name for name in scripts if not named or name in named]
     if "--list" in options:
-        print("\n".join(f"{name:20} {_about(f'{package}.{name}')}" for name in wanted))
+        print_parts({name: importlib.import_module(f"{package}.{scripts[name][0]}").__doc__ for name in wanted})
         return
     before = sys.argv
     try:
         for name in wanted:
-            sys.argv = [name, *options]
-            runpy.run_module(f"{package}.{name}", run_name="__main__")
+            script, *own = scripts[name]
+            sys.argv = [script, *own, *options]
+            runpy.run_module(f"{package}.{script}", run_name="__main__")
     finally:
         sys.argv = before
 
 
-def _about(module: str) -> str:
-    """The first line of its description."""
-    return (importlib.import_module(module).__doc__ or "").strip().splitlines()[0]
+def print_parts(about: Mapping[str, str | None]) -> None:
+    """Each part with the first line of its description."""
+    for name, text in about.items():
+        print(f"{name:24} {(text or '').strip().splitlines()[0]}")

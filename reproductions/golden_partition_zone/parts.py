@@ -229,6 +229,33 @@ def auxiliary(study: Study) -> None:
         study.measure(key, about, attempt, leak, splits, owned=kinds[kind])
 
 
+OWNED, FEWEST = (1 / 10, 1 / 3, 1.0), 16
+"""Shares of the auxiliary images that the adversary owns, and images that a decoder needs at least."""
+
+
+def sample_size(study: Study) -> None:
+    """On Figs. 8 and 9: the same attack with a tenth, a third and all of the auxiliary images, in as many steps."""
+    shares = (0.3, 0.5, 0.2) if study.quick else (0.6, 0.2, 0.2)
+    splits = study.grey(study.files.kmnist, "kmnist", shares)
+    if splits is None:
+        return
+    whole = splits.auxiliary
+    sizes = sorted({max(FEWEST, round(share * len(whole.labels))) for share in OWNED})
+    work = [
+        (size, block, f"sample-size/{size}/{block}", study.paper_on_few(size)) for size in sizes for block in (30, 43)
+    ]
+    if not study.open_ones((key, attempt) for _, _, key, attempt in work):
+        return
+    target = study.target("vgg19", splits, "one-hot", 0)
+    names = {block: target.cut(block) for _, block, _, _ in work}
+    found = leaks(target.model, list(names.values()), splits)
+    for size, block, key, attempt in work:
+        leak = found[names[block]]
+        about = {"part": "sample-size", "network": "vgg19", "labels": "one-hot", "seed": 0, "block": block}
+        about |= {"owned": "kmnist", "data": splits.name, "accuracy": target.accuracy}
+        study.measure(key, about, attempt, Leak(leak.known[:size], leak.sent), splits, owned=whole.first(size))
+
+
 def faces(study: Study) -> None:
     """In place of Figs. 10 and 11: faces with two labels (smile or not) and no identities; do they regress to the mean face?"""
     splits = study.grey(study.files.faces, "faces", (0.6, 0.2, 0.2))

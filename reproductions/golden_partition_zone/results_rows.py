@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from reproductions.common import gates
 from reproductions.common.runner import Row, read
 
 RESULTS = Path(__file__).parent / "results" / "run.jsonl"
@@ -21,7 +22,8 @@ def all_rows(folder: Path = RESULTS.parent) -> list[Row]:
     short, longer, plateau = (_read(folder / f"{name}.jsonl") for name in ("run", LONGER, PLATEAU))
     again = {row["unit"]: row for row in longer if "part" not in row}
     first = [row for row in short if row["unit"] not in again]
-    return [*first, *again.values(), *_renamed(longer, "100"), *_renamed(plateau, "plateau-100")]
+    checked = _read(folder / "splits.jsonl")
+    return [*checked, *first, *again.values(), *_renamed(longer, "100"), *_renamed(plateau, "plateau-100")]
 
 
 def _renamed(rows: list[Row], kind: str) -> list[Row]:
@@ -46,3 +48,30 @@ def by_block(rows: list[Row], column: str, **wanted: object) -> dict[int, list[f
     return {
         block: [r[column] for r in found if r["block"] == block] for block in dict.fromkeys(r["block"] for r in found)
     }
+
+
+TESTED = {
+    "cifar10": (10_000, 0.1033),
+    "cifar10, 2 classes": (1984, 1 / 2),
+    "cifar10, 5 classes": (2000, 1 / 5),
+    "cifar10, 10 classes": (2000, 1 / 10),
+    "kmnist": (2000, 0.1095),
+    "faces": (800, 0.7175),
+}
+"""Test images and the share of their largest class, for rows of networks that do not hold their gates."""
+
+
+def own(row: Row) -> Row:
+    """The gates of a row: those it brings along, or for a network the one that follows from its accuracy."""
+    if "gates" in row or not row["unit"].startswith("target/"):
+        return {"gates": row.get("gates", [])}
+    images, chance = TESTED[row["data"]]
+    return {"gates": [gates.accurate(row["accuracy"], images, chance=chance).row()]}
+
+
+def learned(rows: list[Row], network: str, data: str = "cifar10", **wanted: object) -> bool:
+    """Whether the data and all trainings of this network on them passed their gates."""
+    trainings = [
+        row for row in matching(rows, network=network, data=data, **wanted) if row["unit"].startswith("target/")
+    ]
+    return gates.hold(map(own, [*matching(rows, unit=f"splits/{data}"), *trainings]))

@@ -2,6 +2,7 @@
 
     python -m reproductions.golden_partition_zone.run vgg19-curve --data FOLDER --within 900
     python -m reproductions.golden_partition_zone.run vgg19-curve --quick --out FOLDER      # a minute on a CPU, means nothing
+    python -m reproductions.golden_partition_zone.run --list
 
 ``--data`` is a folder with ``cifar10_*.zip`` (sheets of 10 × 10 pictures and ``labels.npy``), ``kmnist_test.npz``, ``mnist.npz`` and
 ``smile_faces64_4000.zip``, or all 60,000 images of CIFAR-10 as one npz (bytes ``x``, labels ``y``). CIFAR-10 is split 40k / 10k / 10k into
@@ -20,6 +21,7 @@ import torch
 
 from reproductions.common import runner
 from reproductions.common.runner import NoTimeLeft, Part, Rows, run_part
+from reproductions.common.scripts import print_parts
 from reproductions.golden_partition_zone import decoder_tables, parts, zone_part
 from reproductions.golden_partition_zone.study import Files, Study
 from reproductions.golden_partition_zone.targets import BATCH, LABELS, Shelf
@@ -36,6 +38,7 @@ PARTS: dict[str, Callable[[Study], None]] = {
     "zone": zone_part.zone,
     "classes": parts.classes,
     "auxiliary": parts.auxiliary,
+    "sample-size": parts.sample_size,
     "faces": parts.faces,
     "vgg19-smoothing": parts.vgg19_smoothing,
     "ir152-smoothing": parts.ir152_smoothing,
@@ -75,7 +78,11 @@ def options_of(arguments: list[str] | None) -> Options:
         "--labels", nargs="+", choices=list(LABELS), default=list(LABELS), help="networks with these alone"
     )
     parser.add_argument("--blocks", nargs="+", type=int, default=[], help="decoders at these blocks alone")
+    parser.add_argument("--list", action="store_true", help="say what there is to run, in its order")
     given = parser.parse_args(arguments)
+    if given.list:
+        print_parts({name: part.__doc__ for name, part in PARTS.items()})
+        raise SystemExit
     if unknown := [part for part in given.parts if part not in PARTS]:
         parser.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
     return Options.of(

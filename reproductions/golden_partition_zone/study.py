@@ -12,6 +12,7 @@ import torch
 from leakgauge.attacks.decoder import Decoder, Deconvolution
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.progress import watching
+from reproductions.common import gates
 from reproductions.common.decoders import Residual
 from reproductions.common.runner import NoTimeLeft, Row, Rows, digest
 from reproductions.golden_partition_zone.leaks import Attempt, Leak, attacked
@@ -107,6 +108,13 @@ class Study:
         if key not in self.rows.done:
             about = {"network": network, "data": splits.name, "labels": labels, "seed": seed, "epochs": target.epochs}
             about |= {"accuracy": target.accuracy, "weights_sha256": digest(target.model)}
+            truth = splits.test.labels
+            largest = float(truth.bincount().max()) / len(truth)
+            checks = [
+                gates.all_classes(truth, splits.classes),
+                gates.accurate(target.accuracy, len(truth), chance=largest),
+            ]
+            about |= {"gates": [check.row() for check in checks]}
             self.rows.add(key, {**about, "seconds": round(target.seconds, 1)})
             print(f"{key}: {target.accuracy:.2%} in {target.seconds:.0f} s", flush=True)
         return target

@@ -15,7 +15,7 @@ from reproductions.common import gates, page
 from reproductions.common.runner import Row
 from reproductions.golden_partition_zone import entropy
 from reproductions.golden_partition_zone.published import ATTENTION, ENHANCEMENTS, PREDICTIONS, VGG19_MSE, Error
-from reproductions.golden_partition_zone.results_rows import PAPERS_DECODER, all_rows, chosen, matching
+from reproductions.golden_partition_zone.results_rows import PAPERS_DECODER, all_rows, chosen, matching, own
 
 HEAD = ("| what | paper | 100 epochs | difference | 30 epochs | own images: paper | 100 | 30 |", "|---" * 8 + "|")
 
@@ -143,25 +143,23 @@ def main() -> None:
 
 def gate_rows(rows: list[Row]) -> list[tuple[str, str, Row]]:
     """Networks above chance, and decoders that had ended: the best epoch is not the last."""
-    found: list[tuple[str, str, Row]] = []
-    for row in rows:
-        if row["unit"].startswith("target/"):
-            classes = {"faces": 2, "cifar10, 2 classes": 2, "cifar10, 5 classes": 5}.get(row["data"], 10)
-            needed = 1 / classes + 0.1 * (1 - 1 / classes)
-            why = f"accuracy {row['accuracy']:.3f}, needed {needed:.3f}"
-            found.append(("networks", row["unit"], gates.Gate("above chance", row["accuracy"] > needed, why).row()))
-        elif "best_epoch" in row:
-            ended = row["best_epoch"] < row["epochs"]
-            why = f"best epoch {row['best_epoch']} of {row['epochs']}"
-            found.append((row["part"], row["unit"], gates.Gate("decoder ended", ended, why).row()))
+    found = [
+        ("data" if row["unit"].startswith("splits/") else "networks", row["unit"], gate)
+        for row in rows
+        for gate in own(row)["gates"]
+    ]
+    for row in (row for row in rows if "best_epoch" in row):
+        ended = row["best_epoch"] < row["epochs"]
+        why = f"best epoch {row['best_epoch']} of {row['epochs']}"
+        found.append((row["part"], row["unit"], gates.Gate("decoder ended", ended, why).row()))
     return found
 
 
 def gates_section(rows: list[Row]) -> str:
     """Decoders are too many to name: a line for each part."""
     checked = gate_rows(rows)
-    named = page.gates_table([one for one in checked if one[0] == "networks"])
-    parts = dict.fromkeys(part for part, _, _ in checked if part != "networks")
+    named = page.gates_table([one for one in checked if one[0] in ("data", "networks")])
+    parts = dict.fromkeys(part for part, _, _ in checked if part not in ("data", "networks"))
     lines = []
     for part in parts:
         own = [gate["passed"] for name, _, gate in checked if name == part]

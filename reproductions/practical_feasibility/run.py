@@ -9,11 +9,12 @@ from ``results/``.
 
 from __future__ import annotations
 
-from reproductions.common.scripts import run_scripts
+from reproductions.common.scripts import parts, run_scripts
 
-PARTS = (
+PARTS = parts(
     "freeze_thresholds", "freeze_layout", "control", "control_longer", "train_mode", "train_mode_longer", "accuracy",
-    "starts", "stems", "shared_statistics", "small", "large", "detection",
+    "starts", "start_scores", "stems", "shared_statistics",
+    "shared_statistics_longer = shared_statistics --longer 2 --restarts 4", "small", "large", "detection",
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import numpy as np
 from reproductions.common import page
 from reproductions.common.drawing import Line, Panel, grid, svg
 from reproductions.common.runner import Pictures, Row, measured_on, read, read_pictures
-from reproductions.practical_feasibility import confusion, shared_statistics
+from reproductions.practical_feasibility import confusion, shared_statistics, start_scores
 from reproductions.practical_feasibility.claims import (
     claims,
     finals,
@@ -135,7 +135,7 @@ def sections() -> dict[str, str]:
         "control": control(),
         "train_mode": train_mode(),
     }
-    made |= {"starts": starts(), "confusion": confusion.table(RESULTS)}
+    made |= {"starts": starts(), "start_scores": start_scores.sentence(RESULTS), "confusion": confusion.table(RESULTS)}
     return made | {name: of_part(name) for name in (*PARTS, SHARED)}
 
 

@@ -58,6 +58,13 @@ def test_at_frozen_weights_nothing_is_left_of_the_gap(warm):
     assert abs(last.controls.held_out.gap) < 0.1 * last.collected.gap
 
 
+def test_mismatched_gradients_come_from_the_same_sub_epoch_by_default():
+    """As Algorithm 1 draws them. Among all pairs the critic can tell the time across sub-epochs too, and reads more."""
+    written, of_all = measured(), measured(shuffle="all")
+    assert (written.reading, written.shuffle) == ("once", "sub_epoch")
+    assert written.checkpoints[-1].collected.gap < 0.5 * of_all.checkpoints[-1].collected.gap
+
+
 def test_mismatched_information_is_never_positive(warm):
     for at in warm.checkpoints:
         gaps = (at.paper, at.collected, at.controls.held_out, at.controls.decoy, at.controls.null)

@@ -17,6 +17,7 @@ from leakgauge.attacks.april import PositionEmbedding
 from leakgauge.inversion import L2, Cosine, Steady
 from reproductions.april import architecture_a, claims, positions, study, table1, table1_settings, training
 from reproductions.common.runner import Rows, measured_on, read
+from reproductions.common.verdicts import Word
 
 FOLDER = Path(study.__file__).parent
 CPU = torch.device("cpu")
@@ -160,3 +161,20 @@ def test_training_learns_and_leaves_frozen_parameters_alone():
     assert min(reached) > 0.95
     flags = training._moving(torch.ones(2, 3, 4), "pos_embed", [(), ("pos_embed",)])
     assert flags.flatten().tolist() == [1.0, 0.0]
+
+
+def words(folder):
+    return {(claim.where, claim.paper): claim.word for claim in claims.claims(folder)}
+
+
+def test_a_failing_gate_removes_reproduces_and_a_failing_control_decides_nothing(faulty):
+    before = words(study.RESULTS)
+    cost = next(key for key in before if "cost accuracy" in key[1])
+    assert before[cost] is Word.REPRODUCES
+    folder = faulty(study.RESULTS, "width", lambda row: {"each": [0.59, 0.1]} if row.get("width") == 24 else {})
+    assert words(folder)[cost] is Word.NOT_TESTED
+    folder = faulty(folder, "without_encoder", lambda row: {"ssim": 0.3} if row.get("case") == "everything" else {})
+    after = words(folder)
+    for key in after:
+        if key[0] == "Fig. 9" or "values of the positions public" in key[1]:
+            assert (before[key], after[key]) == (Word.UNDECIDED, Word.NOT_REACHED)

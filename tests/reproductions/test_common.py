@@ -88,6 +88,15 @@ def test_void_rows_say_why():
     assert gates.void(found) == ["positive control: 12.3 dB, mean of 1 images; needed 20"]
 
 
+def test_rows_hold_unless_data_or_network_fail():
+    """A search that did not converge is no reason to drop what it found."""
+    unconverged, failed = gates.converged(0.1, 0.0).row(), gates.control([12.3]).row()
+    assert gates.hold([{}, {"gates": [unconverged, failed, gates.accurate(0.5, 100).row()]}])
+    assert not gates.hold([{"gates": [gates.accurate(0.2, 100).row()]}])  # 0.19 is needed, less two errors
+    assert gates.accurate(0.2, 10_000).passed
+    assert not gates.accurate(0.72, 10_000, chance=0.72).passed
+
+
 FULL = {"papers_scale": True, "papers_setting": True, "papers_metric": True, "repeats": 3}
 
 
@@ -278,6 +287,8 @@ def test_a_study_runs_its_scripts_in_order_and_refuses_others(monkeypatch, capsy
     monkeypatch.setattr(scripts.runpy, "run_module", lambda name, run_name: ran.append((name, sys.argv[1:])))
     scripts.run_scripts("reproductions.april", april.PARTS, ["width", "table1", "--quick"])
     assert ran == [(f"reproductions.april.{name}", ["--quick"]) for name in ("table1", "width")]
+    scripts.run_scripts("reproductions.april", april.PARTS, ["noise_unscaled", "--quick"])
+    assert ran[2:] == [("reproductions.april.noise", ["--unscaled", "--quick"])]
     with pytest.raises(SystemExit, match="2"):
         scripts.run_scripts("reproductions.april", april.PARTS, ["nothing"])
     for study, folder in ((april, "april"), (feasibility, "practical_feasibility")):

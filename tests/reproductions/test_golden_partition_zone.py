@@ -15,13 +15,25 @@ from PIL import Image
 
 from leakgauge.attacks import fit_on
 from leakgauge.attacks.decoder import Deconvolution
+from reproductions.common import gates
 from reproductions.common.networks import IR152, VGG19, SplitViT
 from reproductions.common.runner import Options, Part, Rows, read, run_part
-from reproductions.golden_partition_zone import entropy, results_rows, tables
+from reproductions.common.verdicts import Word
+from reproductions.golden_partition_zone import claims, entropy, results_rows, tables
 
 CPU = torch.device("cpu")
 FOLDER = Path(__file__).parents[2] / "reproductions" / "golden_partition_zone"
-SCRIPTS = ("splits", "targets", "leaks", "study", "decoder_tables", "zone_part", "run", "decoders_quick")
+SCRIPTS = (
+    "splits",
+    "targets",
+    "leaks",
+    "study",
+    "decoder_tables",
+    "zone_part",
+    "run",
+    "decoders_quick",
+    "check_splits",
+)
 
 
 @pytest.fixture
@@ -263,6 +275,49 @@ def test_a_part_without_its_data_or_time_says_so(scripts, tmp_path, capsys):
     rows = run_part(Part("run", scripts["run"].run), scripts["run"].options_of([*out, "--quick", "--within", "-1"]))
     assert not rows.rows
     assert "no time for predictions" in capsys.readouterr().out
+
+
+def test_fewer_auxiliary_images(scripts, tmp_path):
+    """Other images are left out; the ones that stay keep their features."""
+    given = ["sample-size", "--quick", "--device", "cpu", "--out", str(tmp_path)]
+    rows = run_part(Part("run", scripts["run"].run), scripts["run"].options_of(given))
+    found = [(row["auxiliary_images"], row["block"]) for row in rows.rows if row.get("part") == "sample-size"]
+    assert found == [(16, 30), (16, 43), (40, 30), (40, 43)]
+    target = next(row for row in rows.rows if row["unit"].startswith("target/"))
+    assert [gate["gate"] for gate in target["gates"]] == ["all classes", "above chance"]
+
+
+def test_splits_are_gated(scripts, tmp_path):
+    rows = Rows.resume(Options(quick=True, device=CPU, out=tmp_path), "splits")
+    scripts["check_splits"].run(Options(quick=True, device=CPU, out=tmp_path), rows)
+    assert len(rows.rows) == 4
+    assert gates.hold(rows.rows)
+    data = results_rows.all_rows()
+    assert results_rows.learned(data, "vgg19", "faces")
+    ordered = [gates.shuffled(torch.arange(800) // 570).row()]
+    data = [row | {"gates": ordered} if row["unit"] == "splits/faces" else row for row in data]
+    assert not results_rows.learned(data, "vgg19", "faces")
+    assert results_rows.learned(data, "vgg19", "kmnist")
+
+
+def test_parts_are_listed_in_their_order(scripts, capsys):
+    with pytest.raises(SystemExit) as stop:
+        scripts["run"].options_of(["--list"])
+    assert not stop.value.code
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(scripts["run"].PARTS)
+
+
+def test_a_network_at_chance_removes_reproduces():
+    rows = results_rows.all_rows()
+    before = claims.claims(rows)
+    dead = [row | {"accuracy": 0.72} if row["unit"].startswith("target/vgg19/faces") else row for row in rows]
+    dead = [row | {"accuracy": 0.11} if row["unit"].startswith("target/vit/") else row for row in dead]
+    changed = {one.paper: (one.word, other.word) for one, other in zip(before, claims.claims(dead), strict=True)}
+    assert changed["faces: the error climbs steeply after block 30"] == (Word.REPRODUCES, Word.NOT_TESTED)
+    inverted = next(paper for paper in changed if paper.startswith("ViT: the last block"))
+    assert changed[inverted] == (Word.REPRODUCES, Word.NOT_TESTED)
+    others = [pair for paper, pair in changed.items() if not paper.lower().startswith(("vit", "faces"))]
+    assert all(one is other for one, other in others)
 
 
 def test_tables_have_both_numbers_of_epochs(tmp_path):

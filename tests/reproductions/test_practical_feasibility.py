@@ -19,6 +19,7 @@ from leakgauge.inversion.latent import SPREAD
 from reproductions.common import gates
 from reproductions.common.networks import ResNet18
 from reproductions.common.runner import Options, Rows, measured_on, read
+from reproductions.common.verdicts import Word
 from reproductions.practical_feasibility import (
     claims,
     confusion,
@@ -26,6 +27,7 @@ from reproductions.practical_feasibility import (
     control_longer,
     freeze_layout,
     large,
+    start_scores,
     starts,
     stems,
     tables,
@@ -208,3 +210,31 @@ def test_optimizers_are_those_of_torch(ours):
             optimizer.step()
     for a, b, was in zip(own, theirs, start, strict=True):  # Muon orthogonalises in bfloat16
         assert (a - b).norm() < (0.15 if ours is Muon else 1e-5) * (a - was).norm()
+
+
+def test_a_failing_gate_removes_reproduces(faulty):
+    """A network at chance, or gradients of zero, take away what was found on it."""
+
+    def words(folder):
+        return {claim.paper: claim.word for claim in claims.claims(folder)}
+
+    before = words(RESULTS)
+    stem = next(paper for paper in before if paper.startswith("ConvNeXt-T: ImageNet's stem"))
+    swin = next(paper for paper in before if paper.startswith("Swin-T is recovered from starts"))
+    post = "post-activation ResNet18 in inference mode: feasible"
+    assert {before[stem], before[swin], before[post]} == {Word.REPRODUCES}
+    folder = faulty(RESULTS, "accuracy", lambda row: {"accuracy": 0.11} if row["unit"] == "convnext_t" else {})
+    still = gates.gradients_alive({"w": torch.zeros(3)}).row()
+    faulty(folder, "starts", lambda row: {"alive": still} if row["unit"] == "final swin_t" else {})
+    chance = gates.above_chance(0.1, 0.01, 10).row()
+    faulty(folder, "control_longer", lambda row: {"gates": [chance]} if row["unit"] == "trained post" else {})
+    after = words(folder)
+    assert {after[stem], after[swin], after[post]} == {Word.NOT_TESTED}
+
+
+def test_starts_of_many_images_are_scored(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["start_scores", "--quick", "--out", str(tmp_path)])
+    start_scores.main()
+    scores = [row["ssim"] for row in read(tmp_path / "start_scores.jsonl")]
+    assert scores == sorted(scores, reverse=True)
+    assert "first 2 test images" in start_scores.sentence(tmp_path)

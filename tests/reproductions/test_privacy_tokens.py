@@ -12,16 +12,20 @@ import torch
 from PIL import Image
 
 from leakgauge.errors import BadInput
+from leakgauge.measures.image import ssim
 from reproductions.common import gates
 from reproductions.common.networks.privacy_tokens import TokenLeNet
 from reproductions.common.runner import Rows, read
+from reproductions.common.verdicts import Word
 from reproductions.privacy_tokens import (
     batch_sizes,
     claims,
     figures,
+    known_channels,
     leakage,
     noise_schedules,
     private_training,
+    run,
     setups,
     table1,
     tables,
@@ -48,12 +52,12 @@ def quick(tmp_path_factory):
 
 def test_rows_that_fail_a_gate_enter_nothing(tmp_path):
     dead = gates.above_chance(0.1, 0.01, 10).row()
-    shared = {"seed": 3, "quick": False}
+    shared = {"seed": 3, "quick": False, "gap_error": 0.1}
     rows = [
         {"kind": "gates", "sub_epoch": 0, "gates": [], **shared},
         {"kind": "gates", "sub_epoch": 200, "gates": [dead], **shared},
         {"kind": "paper", "sub_epoch": 0, "token": "t", "reading": "once", "gap": 9.0, **shared},
-        {"kind": "paper", "sub_epoch": 0, "token": "t", "reading": "once", "gap": 1.0, "seed": 0, "quick": False},
+        {"kind": "paper", "sub_epoch": 0, "token": "t", "reading": "once", "gap": 1.0, **shared, "seed": 0},
     ]
     out = Rows(tmp_path, "lenet", {})
     for number, row in enumerate(rows):
@@ -61,10 +65,51 @@ def test_rows_that_fail_a_gate_enter_nothing(tmp_path):
     assert [row["gap"] for row in claims.gaps(claims.rows_of(tmp_path, "lenet"))] == [1.0]
 
 
-def test_the_published_difference_does_not_follow_the_published_attack():
+def test_a_failing_gate_removes_reproduces(faulty):
+    """A CNN that is dead at its end takes all claims about it away; a constant critic only its own row."""
+
+    def about(folder, name):
+        return {claim.word for claim in claims.claims(folder) if claim.paper.startswith(name)}
+
+    assert Word.REPRODUCES in about(tables.RESULTS, "cnn")
+    dead = {"gates": [gates.above_chance(0.5, 0.01, 2).row()]}
+    for part in ("cnn", "cnn_seed1", "cnn_seed2"):
+        folder = faulty(tables.RESULTS, part, lambda row: dead if row.get("kind") == "gates" else {})
+    assert about(folder, "cnn") == {Word.NOT_TESTED}
+    assert Word.REPRODUCES in about(folder, "mlp")
+    constant = {"kind": "paper", "gap": 0.3, "gap_error": 0.0}
+    assert not gates.hold([claims.own(constant)])
+    assert not gates.hold([claims.own({"kind": "noise", "fraction": 1.0, "accuracy": 0.12})])
+    most = {"kind": "batch_size", "model": "cnn", "sub_epoch": 100, "accuracy": 570 / 800}
+    assert not gates.hold([claims.own(most)])  # always the larger class
+
+
+def test_the_published_difference_follows_the_published_attack_while_it_falls():
     assert PUBLISHED["lenet"][60][:5] == (0.4745, 4.15026, 4.30479, 0.057305, 0.998919)
     found = {model: claims.published_correlation(model) for model in PUBLISHED}
     assert found == pytest.approx({"lenet": -0.68, "alexnet": 0.07, "cnn": -0.86, "mlp": -0.68}, abs=0.005)
+    late = {model: claims.published_correlation(model, from_peak=True) for model in PUBLISHED}
+    assert late == pytest.approx({"lenet": 1.0, "alexnet": 0.8, "cnn": 1.0, "mlp": 1.0})
+
+
+def test_ssim_has_a_limit_that_every_published_row_exceeds():
+    rng = torch.Generator().manual_seed(0)
+    a = torch.rand(40, 3, 32, 32, generator=rng) * torch.linspace(0, 1, 40)[:, None, None, None]
+    pairs = [(a, a.flip(0)), (1 - 0.1 * a, 1 - 0.5 * a), (torch.ones_like(a), torch.full_like(a, 0.6)), (a, a**2)]
+    for one, other in pairs:
+        error = (one - other).square().flatten(1).mean(1)
+        assert (ssim(one, other) <= 1e-6 + 1 - error / 2.0001).all()
+    assert claims.ssim_limit(0.153886) == pytest.approx(0.923, abs=5e-4)
+    assert all(row[4] > claims.ssim_limit(row[3]) for rows in PUBLISHED.values() for row in rows.values())
+
+
+def test_all_parts_run_in_their_order_where_none_is_named(monkeypatch, tmp_path, capsys):
+    ran = []
+    monkeypatch.setattr(run, "run_part", lambda part, _options: ran.append(part.name))
+    run.main(["--quick", "--out", str(tmp_path)])
+    assert ran == list(run.PARTS)
+    run.main(["--list"])
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ran
 
 
 def write_sheets(path, labels, *, side, mode):
@@ -109,22 +154,18 @@ def test_a_network_that_stays_at_chance_gets_another_seed(tmp_path, monkeypatch)
     assert rows.rows[0]["accuracy_early"] == {"0": 0.1, "1": 0.1, "2": 0.5}
 
 
-def test_identification_of_known_channels():
-    """As in the study: 64 candidates, four draws, LeNet's 8,136 dimensions, here orthogonal signals of length d in noise of 1.
+@pytest.mark.parametrize("dimensions", [4800, 8136])
+def test_identification_of_known_channels(dimensions):
+    """As in the study: 64 candidates, four draws, the dimensions of CNN and LeNet; ``known_channels.py`` has the larger networks'.
 
-    Only the 64 coordinates along the signals matter, so the known value is a simulation in these alone. Without noise nothing is
-    left open, and equal gradients cannot be told apart.
+    Without noise nothing is left open, and equal gradients cannot be told apart.
     """
-    for d in (2.0, 4.0):
-        rows = torch.zeros(64, 8136)
-        rows[torch.arange(64), 100 * torch.arange(64)] = d
-        scores = d * torch.randn(50_000, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-        scores[:, 0] += d * d
-        known = math.log(64) + float(scores.log_softmax(1)[:, 0].mean())
+    for length in known_channels.LENGTHS:
+        rows, known = known_channels.channel(length, dimensions), known_channels.known(length)
         found = leakage.identified(rows, 1.0)
         assert found["low"] < known < found["high"]
         assert found["nats"] == pytest.approx(known, abs=0.15)
-    assert leakage.identified(rows, 0.0)["nats"] == pytest.approx(math.log(64))
+        assert leakage.identified(rows, 0.0)["nats"] == pytest.approx(math.log(64))
     assert leakage.identified(torch.zeros(4, 9), 0.0)["nats"] == pytest.approx(0.0)
 
 

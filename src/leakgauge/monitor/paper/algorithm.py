@@ -32,7 +32,7 @@ class CriticPlan:
 
     token: Token = field(default_factory=AutoencoderToken)
     reading: Reading = "once"
-    shuffle: Shuffle = "all"
+    shuffle: Shuffle = "sub_epoch"
     training: TokenCriticFit = field(default_factory=TokenCriticFit)
     null: bool = True
 
@@ -77,7 +77,7 @@ def paper_mode(
     data: tuple[Tensor, Tensor],
     *,
     reading: Reading = "once",
-    shuffle: Shuffle = "all",
+    shuffle: Shuffle = "sub_epoch",
     token: Token | None = None,
     training: TokenCriticFit | None = None,
     controls: bool = True,
@@ -85,14 +85,16 @@ def paper_mode(
 ) -> PaperResult:
     """Trains a copy of ``model`` on ``data`` = (x, y) and measures its gradients as in the privacy-token paper.
 
-    The paper does not say when its critic is trained. ``reading`` chooses, with these costs in critic steps (N_MINE = 200 per training):
+    The defaults are Algorithm 1 as it is written: the critic is trained once, and a mismatched gradient comes from the same sub-epoch.
+    The text leaves room for others. ``reading`` says when the critic is trained, with these costs in critic steps (N_MINE = 200 per
+    training):
 
-    - ``"once"``: after the whole training, on all collected pairs; Algorithm 1 to the letter, the default. N_MINE.
+    - ``"once"``: after the whole training, on all collected pairs. N_MINE.
     - ``"warm"``: after every sub-epoch, continuing with the same critic. N_MINE × sub-epochs.
     - ``"fresh"``: a new critic at every checkpoint, on all pairs collected so far. N_MINE × checkpoints.
 
     Before any pair was collected (sub-epoch 0) warm and fresh critics are read untrained. ``shuffle`` says where a mismatched gradient
-    comes from: ``"all"`` collected pairs, or those of the same ``"sub_epoch"``. ``controls=False`` skips decoy and null. ``run`` is what
+    comes from: pairs of the same ``"sub_epoch"``, or ``"all"`` collected pairs. ``controls=False`` skips decoy and null. ``run`` is what
     :func:`paper_modes` takes besides: the layers, the schedule, the seed.
 
     Ref: Meng et al. 2025, Algorithm 1 — mutual information estimation
