@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#000000")
-"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
+COLOURS = (
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#000000", "#f0e442", "#882255",
+)  # fmt: skip
+"""Okabe and Ito's palette, which colour-blind readers can tell apart, and two more: ten classes need ten."""
 
 INK, PALE = "#333333", "#dddddd"
 

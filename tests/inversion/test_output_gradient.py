@@ -123,7 +123,7 @@ def test_the_gradient_of_along_is_what_it_is_given():
     torch.testing.assert_close(found, d / 3)  # of the mean over three samples
 
 
-@pytest.mark.parametrize("size", (1, 3))
+@pytest.mark.parametrize("size", [1, 3])
 def test_several_restarts_are_replayed_along_it_by_layer_rules(size: int):
     """The restarts are one batch, so a mean over it weighs each with 1/R; the loss must count every one in full."""
     victim, seen, _, _ = case(size=size, reveal=(Size(), Labels()))
