@@ -27,6 +27,7 @@ import contextlib
 import itertools
 import json
 import math
+import re
 import statistics
 import time
 import traceback
@@ -102,6 +103,10 @@ DEFENSES: dict[str, tuple[Channel, tuple[Defense, ...]]] = {
 }
 """Noise is relative to the norm of the gradient. The noise of DP-SGD has 0.52 times the length of the clip for a multiplier of 0.001; most
 of the attacked images have gradients between 1e-6 and 1e-3."""
+
+
+PLAIN_STEPS = 1500
+"""Of an attack without a prior where its time is not measured: what the attack with a prior has, moves and steps on pixels together."""
 
 
 @dataclass(frozen=True)
@@ -362,8 +367,15 @@ class Run:
 
 
 def without_56(run: Run) -> None:
-    """The attack without a prior alone, for the seconds that the other took."""
-    run.without_prior("plain", Scene.of(run, 56, run.given.images), 1.0 if run.given.quick else 70.0)
+    """The attack without a prior alone: as many steps as the other had, or on a GPU for the seconds that it took."""
+    scene = Scene.of(run, 56, run.given.images)
+    if run.device.type == "cuda":
+        run.without_prior("plain", scene, 70.0)
+        return
+    found, took = scene.attacked(Plain().attack(run.steps(PLAIN_STEPS), "eval"), run.given.seed)
+    run.add(
+        "plain", "falling_variation", {**scene.row(found, took), "setting": {"steps": PLAIN_STEPS}}, scene.images(found)
+    )
 
 
 def plain_20(run: Run) -> None:
@@ -411,19 +423,20 @@ def resnet18(form: Form) -> Callable[[Run], None]:
 def defenses(run: Run) -> None:
     setting = run.setting(8)
     ours = setting.attack(run.prior())
-    done = ("noise 0.1", "noise 1", "pruned 90 %")  # in earlier rows
     for known in (False, True):
         for name, (_, changes) in DEFENSES.items():
-            if name in done or (known and not (changes and isinstance(changes[0], Prune | Quantize))):
+            if name not in (run.given.defense or DEFENSES):
+                continue
+            if known and not (changes and isinstance(changes[0], Prune | Quantize)):
                 continue
             if run.late:
                 return
-            scene = Scene.of(run, 20, 8, defense=name, known=known)
+            scene = Scene.of(run, 20, min(8, run.given.images), defense=name, known=known)
             attacks: dict[str, WithDiffusion | Staged | Guided] = {"diffusion": ours}
-            attacks["falling_variation"] = Plain().attack(run.steps(1500), "eval")
+            attacks["falling_variation"] = Plain().attack(run.steps(PLAIN_STEPS), "eval")
             for title, attack in attacks.items():
                 found, seconds = scene.attacked(attack, run.given.seed)
-                facts = {"setting": asdict(setting)} if title == "diffusion" else {"setting": {"steps": 1500}}
+                facts = {"setting": asdict(setting)} if title == "diffusion" else {"setting": {"steps": PLAIN_STEPS}}
                 run.add("defenses", title, {**scene.row(found, seconds), **facts}, scene.images(found))
 
 
@@ -477,8 +490,29 @@ def null(run: Run) -> None:
         run.add("null", name, {"ssim": statistics.mean(each), "each_draw": [round(one, 4) for one in each]})
 
 
+def _batch(name: str) -> int:
+    """Of pictures by their name, which ends in depth, mode, batch, defense, whether that is known, and attack."""
+    found = re.search(r" (?:train|eval) (\d+) ", name)
+    assert found is not None
+    return int(found[1])
+
+
+def _matched(made: Tensor, truth: Tensor, alike: Callable[[Tensor, Tensor], Tensor], batch: int) -> Tensor:
+    """The pictures of every batch in the order in which they are most like the true ones, all together, by the measure that ranks them."""
+    from scipy.optimize import linear_sum_assignment
+
+    def order(one: Tensor, other: Tensor) -> Tensor:
+        return torch.from_numpy(linear_sum_assignment(alike(one, other).T.cpu().numpy(), maximize=True)[1])
+
+    pairs = zip(made.split(batch), truth.split(batch), strict=True)
+    return torch.cat([one[order(one, other)] for one, other in pairs])
+
+
 def _ranks(run: Run) -> None:
-    """Ranks of the pictures that studies left in ``--out``, by correlation, by the features of the other network and by LPIPS."""
+    """Ranks of the pictures that studies left in ``--out``, by correlation, by the features of the other network and by LPIPS.
+
+    A gradient does not say in which order its batch was, so pictures of a batch are paired with the true ones first.
+    """
     lpips, out = load_lpips(), run.given.out
     judges = {depth: run.network(depth) for depth in (20, 56)}
     known: dict[tuple[object, bytes], Tensor] = {}
@@ -510,7 +544,10 @@ def _ranks(run: Run) -> None:
                     look = lpips.vectors
                     kinds["lpips"] = lambda a, b, look=look: -torch.cdist(once("l", look, a), once("l", look, b))
                 each = {
-                    kind: rank(made, truth, run.drawn.pool[0], alike=alike).tolist() for kind, alike in kinds.items()
+                    kind: rank(
+                        _matched(made, truth, alike, _batch(name)), truth, run.drawn.pool[0], alike=alike
+                    ).tolist()
+                    for kind, alike in kinds.items()
                 }
                 first = {kind: sum(r == 1 for r in values) for kind, values in each.items()}
                 lines.append({"pictures": name, "file": file.name, "images": len(made), "rank_1": first, "ranks": each})
@@ -548,6 +585,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--restarts", type=int, help="of the attack with a prior; by default what each study takes on a GPU"
     )
+    parser.add_argument("--defense", nargs="+", choices=tuple(DEFENSES), help="these alone, in the study of defenses")
     parser.add_argument("--tuning", action="store_true", help="batches of images that are not reported")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
