@@ -362,7 +362,9 @@ def positions(folder: Path) -> list[Claim]:
         return ", ".join(f"{r['ssim']:.2f} at rate {r['lr']:g}" for r in sorted(own, key=lambda r: r["lr"]))
 
     refused = [one(rows, part="closed form", setting=s)["refused"] for s in ("gradient withheld", "fixed")]
-    near, beside = one(rows, part="fixed rates", data="MNIST", near=True), rows_of(folder, "near_truth")
+    near = one(rows, part="fixed rates", data="MNIST", near=True)
+    single = rows_of(folder, "near_truth")
+    beside = [r for r in single if r["near"] and r["architecture"] == "B"]
     far = one(rows, part="fixed rates", data="MNIST", near=False, lr=near["lr"])
     ratio = [a / b for a, b in zip(far["relative_loss"], near["relative_loss"], strict=True)]
     reached = [
