@@ -87,11 +87,19 @@ def attack(case: Case, options: Options, results: Rows) -> None:
 def table(rows: list[Row]) -> str:
     heads = ["data", "architecture", "start", "rate", "steps", "loss / ‖g*‖²", "MSE", "SSIM", "SSIM of the start"]
     cells = [
-        [r["data"], r["architecture"], "near the truth" if r["near"] else "noise", f"{r['lr']:g}", f"{r['steps']}"]
-        + [f"{r['relative_loss']:.1e}", f"{r['mse']:.1e}", f"{r['ssim']:.3f}"]
-        + ["" if r["start_ssim"] is None else f"{r['start_ssim']:.3f}"]
+        [
+            r["data"],
+            r["architecture"],
+            "near the truth" if r["near"] else "noise",
+            f"{r['lr']:g}",
+            f"{r['steps']}",
+            f"{r['relative_loss']:.1e}",
+            f"{r['mse']:.1e}",
+            f"{r['ssim']:.3f}",
+            "" if r["start_ssim"] is None else f"{r['start_ssim']:.3f}",
+        ]
         for r in rows
-    ]  # fmt: skip
+    ]
     return page.table(heads, cells)
 
 

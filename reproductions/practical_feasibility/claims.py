@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -118,6 +119,26 @@ def gate_rows(folder: Path) -> list[tuple[str, str, Row]]:
 
 def cases(folder: Path, part: str) -> dict[str, Row]:
     return {row["unit"]: row for row in read(folder / f"{part}.jsonl") if "attack" in row or "accuracy" in row}
+
+
+STUDIES = Path(__file__).parents[2] / "benchmarks" / "results" / "diffusion_studies.jsonl"
+"""Attacks with a diffusion prior, by ``benchmarks.diffusion_studies``."""
+
+
+def priors() -> str:
+    """What attacks with a prior find: through ResNet-20 by what the prior learned from, in training mode, and through ResNet18."""
+    rows = [
+        row
+        for row in map(json.loads, STUDIES.read_text("utf-8").splitlines()[1:])
+        if row["call"] >= 8 and row["attack"] == "diffusion"
+    ]
+    at = {(row["study"], row["depth"], row["mode"], row["batch"], row["defense"]): row for row in rows}
+    same, half, other = (at[study, 20, "eval", 1, "none"]["ssim"] for study in ("plain", "prior half", "prior other"))
+    batch, ours = at["batches", 20, "train", 4, "none"], at["feasibility", "post", "eval", 1, "none"]
+    return (
+        f"trained ResNet-20, one CIFAR-10 image, inference mode: SSIM {same:.2f} with a prior of CIFAR-10, {half:.2f} of half its classes, {other:.2f} of other photographs; training mode, exact statistics, batches of 4: {batch['rank_1']['lpips']} of "
+        f"{batch['images']} recognised among 1,000; trained ResNet18, inference mode: {ours['ssim']:.2f}"
+    )  # fmt: skip
 
 
 def claims(folder: Path) -> list[Claim]:
@@ -361,6 +382,15 @@ def claims(folder: Path) -> list[Claim]:
                 "MaxViT-T: where fewer than 40 % of the pixels are right, no object is recovered",
                 "MaxViT-T: the search leaves the right image",
             )
+        ),
+        Claim(
+            where="5.3, discussion",
+            paper="learned priors do not make up for what a gradient lacks; where they work, they have seen the client's data",
+            ours=priors(),
+            evidence=Evidence(agrees=None),
+            confidence="medium",
+            note="A diffusion prior, [measured elsewhere](../../docs/priors.md#what-we-measured). It shows that a prior need not have seen the client's data, nor such data. Whether it finds what no search without it can is open: on "
+            "ResNet18 a longer search finds the image too. ViT-B, MaxViT-T and ConvNeXt-T, of which the paper says it, were not attacked with a prior.",
         ),
         Claim(
             where="Fig. 5",

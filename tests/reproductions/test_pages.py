@@ -27,7 +27,7 @@ PAGES = {
 VERDICTS = {
     april: {"reproduces": 19, "undecided": 11, TESTED: 1, REACHED: 3},
     golden_partition_zone: {"reproduces": 25, REACHED: 2, TESTED: 6, "undecided": 10},
-    practical_feasibility: {"reproduces": 5, REACHED: 8, TESTED: 4, "undecided": 4},
+    practical_feasibility: {"reproduces": 5, REACHED: 8, TESTED: 4, "undecided": 5},
     privacy_tokens: {"contradicts": 1, "undecided": 10, TESTED: 5, "reproduces": 5},
 }
 
