@@ -16,7 +16,7 @@ from torch import nn
 from leakgauge.audit import Case, embedded, records
 from leakgauge.audit.records import Captured
 from leakgauge.audit.run import attack_captured
-from leakgauge.channels import FedAvg, Gradient
+from leakgauge.channels import FedAvg, Gradient, Precode
 from leakgauge.core import Buffers, Size, share
 from leakgauge.data.embedded import fashion
 from leakgauge.errors import BadInput
@@ -234,6 +234,25 @@ def test_mistakes_are_told(client, tmp_path):
 class Harmful:
     def __reduce__(self):
         return print, ("ran",)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_draws_of_a_protecting_client_do_not_reach_the_server(known: bool, tmp_path):
+    """The case names the same seed as the client: what is replayed has no draws, or those that the update itself gives away."""
+    case = Case(
+        model="cnn", channel="precode:width=8", batch_size=1, reveal=("size", *(("defended",) if known else ()))
+    )
+    victim = captured_victim(case, None)[0]
+    x, y = embedded(case).private(case)
+    save_file(dict(Precode(width=8)(victim, x, y)), tmp_path / "sent.safetensors")
+    seen = captured_observation(victim, tmp_path / "sent.safetensors", case, holds="gradient")
+    if known:
+        drawn = torch.randn(1, 8, generator=torch.Generator().manual_seed(0))  # of the client
+        assert isinstance(seen.channel, Precode)
+        torch.testing.assert_close(torch.tensor([seen.channel.noise]), drawn, rtol=1e-2, atol=1e-2)
+    else:
+        assert seen.channel == Gradient()
+    assert any("known to the adversary (Precode)" in one.what for one in seen.assumptions) == known
 
 
 def test_files_that_are_not_tensors_by_name(tmp_path, capsys):

@@ -539,10 +539,14 @@ def share(
         with private_randomness(secret, victim.device):  # the same dropout masks as the signal's
             seen = known(seen, victim, x, y, rng=rng)
     knows = any(isinstance(known, Defended) for known in reveal)
-    if not knows:
-        seen = replace(seen, defenses=None)
+    return as_replayed(seen if knows else replace(seen, defenses=None), victim, knows=knows)
+
+
+def as_replayed(seen: Observation, victim: Victim, *, knows: bool) -> Observation:
+    """``seen`` with what an adversary can replay in place of the client's channel: no secret draws, and a protection only if it ``knows`` it."""
+    channel = seen.channel
     if isinstance(channel, Adaptable):
-        replayed, through = channel.known(victim, signal) if knows else (channel.unprotected(), ())
+        replayed, through = channel.known(victim, seen.signal) if knows else (channel.unprotected(), ())
         explained = (*(_bound(one, victim) for one in through), *(seen.defenses or ()))
         return replace(seen, channel=replayed, defenses=explained if knows else None)
     return replace(seen, channel=channel.public()) if isinstance(channel, KeepsSecrets) else seen

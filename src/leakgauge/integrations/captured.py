@@ -26,18 +26,21 @@ from leakgauge.audit.records import Captured, Record, Start
 from leakgauge.audit.run import attack_captured
 from leakgauge.audit.session import embedded, public_images
 from leakgauge.channels import FedAvg
-from leakgauge.channels.facts import is_weight_update, local_steps, public
+from leakgauge.channels.facts import is_weight_update, local_steps
 from leakgauge.core import (
     AddsClients,
     Assumption,
     Auxiliary,
+    ChangesModel,
     Channel,
+    Defended,
     Observation,
     PerSample,
     Protects,
     Signal,
     Tokens,
     Victim,
+    as_replayed,
 )
 from leakgauge.data.fit import Shape
 from leakgauge.data.folder import SUFFIXES
@@ -124,9 +127,16 @@ def captured_victim(case: Case, weights: Path | None) -> tuple[Victim, LanguageM
                 f"{case.model} does not say which images it takes; return (model, Pixels((3, 32, 32))) from it, with your own channels, "
                 "height and width (from leakgauge import Pixels)"
             )
+    victim, channel = (
+        Victim(model.to(case.device), space, loss=loss, mode=case.mode, name=case.model),
+        case.build_channel(),
+    )
+    if isinstance(channel, ChangesModel):
+        victim = channel.changed(victim)
     if weights is not None:
-        model = with_weights(model, read_tensors(weights), source=str(weights), hint=_hint(case))
-    return Victim(model.to(case.device), space, loss=loss, mode=case.mode, name=case.model), language
+        model = with_weights(victim.model, read_tensors(weights), source=str(weights), hint=_hint(case))
+        victim = replace(victim, model=model.to(case.device))
+    return victim, language
 
 
 def start_of(case: Case, victim: Victim, weights: Path | None) -> Start:
@@ -224,7 +234,7 @@ def captured_observation(
     """
     if holds not in get_args(Holds):
         raise BadInput(f"an update holds {', '.join(get_args(Holds))}, got {holds!r}")
-    channel = _public_channel(case, holds)
+    channel = _channel_of(case, holds)
     parameters, buffers, own = victim.parameters(), victim.buffers(), own_names(victim.model)
     known = {name: value.detach() for name, value in victim.model.state_dict().items()}
     given = unwrapped(read_tensors(update), known)
@@ -274,13 +284,18 @@ def captured_observation(
         buffers={**buffers, **shared} if shared else None,
         assumptions=tuple(assumed),
     )
+    knows = any(isinstance(wanted, Defended) for wanted in case.build_reveal())
+    if knows:
+        nothing = victim.space.start(1, torch.Generator().manual_seed(0))[:0]
+        seen = Defended()(seen, victim, nothing, torch.empty(0), rng=torch.Generator())
+    seen = as_replayed(seen, victim, knows=knows)
     refuse_the_opposite(victim, seen, source=str(update))
     return seen
 
 
-def _public_channel(case: Case, holds: str) -> Channel:
-    """How the update was made, as the server knows it; refuses what a file of ``holds`` cannot be."""
-    channel = public(case.build_channel())
+def _channel_of(case: Case, holds: str) -> Channel:
+    """How the update was made; refuses what a file of ``holds`` cannot be."""
+    channel = case.build_channel()
     if isinstance(channel, PerSample):
         raise BadInput(f"{case.channel} sends no update; a file of one is made by gradients or local training")
     if holds == "gradient" and is_weight_update(channel):
