@@ -543,7 +543,8 @@ def share(
 
 
 def as_replayed(seen: Observation, victim: Victim, *, knows: bool) -> Observation:
-    """``seen`` with what an adversary can replay in place of the client's channel: no secret draws, and a protection only if it ``knows`` it."""
+    """``seen`` with what an adversary can replay in place of the client's channel: no secret draws, and protection only if it is known
+    (``knows``)."""
     channel = seen.channel
     if isinstance(channel, Adaptable):
         replayed, through = channel.known(victim, seen.signal) if knows else (channel.unprotected(), ())
