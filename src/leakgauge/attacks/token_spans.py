@@ -28,7 +28,7 @@ SAME = 1e-4
 """Inputs that differ by less than this share of their length are the same."""
 LEFT = 4.0
 """What the found sentences leave of the gradient may be this many times as large as white noise."""
-CHUNK = 512
+CHUNK = 128
 """Rows of ids that are read at once."""
 
 
@@ -207,7 +207,7 @@ def _alike(spans: Spans, own: Tensor, others: Tensor, at: int) -> Tensor:
     same = torch.ones(len(others), dtype=torch.bool, device=others.device)
     for level in spans.tokens if len(others) else ():
         if level.reading.by_place:
-            read = spans.reader.read(both[:, None].expand(-1, length), level.reading)[:, at]
+            read = spans.reader.read(both[:, None].expand(-1, at + 1), level.reading, last=True)
         else:
             read = spans.reader.read(_rows_of(both, length), level.reading).flatten(0, 1)[: len(both)]
         same &= (read[1:] - read[0]).norm(dim=1) <= SAME * read[0].norm()

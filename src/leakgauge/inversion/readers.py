@@ -231,6 +231,9 @@ def inputs_of(
         except _Enough as end:
             if end is not ending:
                 raise
+            end.__traceback__ = (
+                None  # or it would keep this frame, and all tensors of the pass, until cycles are collected
+            )
     return {name: value for name, value in seen.items() if calls[name] == 1}
 
 

@@ -27,6 +27,8 @@ NEARLY = 0.9
 """Such a batch fills at least this share of the possible directions, unless the vocabulary is too small to fill them."""
 ADAPTERS = ("lora_A", "lora_B")
 """What ``peft`` calls the two factors of a low-rank adapter."""
+PLACES = 512
+"""Places of the adversary's own sentences that are run at once."""
 DEEPEST = 3
 """How many layers that read the context are looked at, from the first on."""
 
@@ -224,16 +226,19 @@ def _at_length(heard: Tensor, length: int) -> Tensor:
 
 
 def _own_gradient(victim: Victim, ids: Tensor, used: set[str], *, seed: int) -> Signal:
-    """The gradient of the adversary's own sentences, for the parameters in ``used``."""
-    space = victim.space
+    """The mean gradient of the adversary's own sentences, for the parameters in ``used``, from a few sentences at a time."""
+    space, summed = victim.space, dict[str, Tensor]()
     assert isinstance(space, Tokens)
-    with private_randomness(seed, victim.device):
-        with torch.no_grad():
-            scores = victim(ids)
-        predicts = scores.shape == (*ids.shape, space.vocab)
-        targets = ids if predicts else scores.argmin(-1)  # an unlikely class, so the gradient does not vanish
-        found = Gradient()(victim, ids, targets)
-    return {name: value for name, value in found.items() if name in used}
+    for part in ids.split(max(1, PLACES // ids.shape[1])):
+        with private_randomness(seed, victim.device):
+            with torch.no_grad():
+                scores = victim(part)
+            predicts = scores.shape == (*part.shape, space.vocab)
+            targets = part if predicts else scores.argmin(-1)  # an unlikely class, so the gradient does not vanish
+            found = Gradient()(victim, part, targets)
+        for name in used:
+            summed[name] = summed.get(name, 0.0) + found[name] * (len(part) / len(ids))
+    return summed
 
 
 def _level(reading: Reading, victim: Victim, seen: Observation, signal: Signal, crowd: Signal) -> Level | None:
