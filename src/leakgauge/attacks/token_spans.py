@@ -17,6 +17,7 @@ from leakgauge.engine import Observed
 from leakgauge.errors import Inapplicable
 from leakgauge.errors.checked import checked
 from leakgauge.inversion.labels import LabelRule, batch_size, infer_labels, labels_or_none
+from leakgauge.inversion.peeling import Peeled, peel
 from leakgauge.inversion.readers import TextReader
 from leakgauge.inversion.row_spans import RowSpan
 from leakgauge.inversion.sentence_search import Found, by_descent, by_place
@@ -58,6 +59,10 @@ class TokenSpans:
         sets = token_sets(spans, among, size, guess=False)
         found = self._sentences(spans, sets, size, guess=False, seed=seed)
         answer = _answer(spans, sets, found, size, guess=False, filler=filler)
+        peeled = None
+        if spans.sentences is None and any(len(one) for one in sets):
+            peeled = peel(spans, seen, signal, sets, size, padding=padding)
+            answer = _with_peeled(spans, sets, peeled, answer, size, filler=filler)
         guess = spans.coarse and not answer.whole and answer.sentences < size
         if guess:
             sets = token_sets(spans, among, size, guess=True)
@@ -73,7 +78,7 @@ class TokenSpans:
             loss=answer.distance,
             made_by=repr(self),
             began=began,
-            notes=_notes(spans, sets, found, answer, size, guess=guess),
+            notes=_notes(spans, sets, found, answer, size, guess=guess, peeled=peeled),
             stated=stated(spans.limits),
             certified=answer.certified,
         )
@@ -188,6 +193,27 @@ def _answer(spans: Spans, sets: Sequence[Tensor], found: Found, size: int, *, gu
     )
 
 
+def _with_peeled(
+    spans: Spans, sets: Sequence[Tensor], peeled: Peeled, plain: Answer, size: int, *, filler: int
+) -> Answer:
+    """Sentences that were subtracted, and those that what is left tells: a guess, and none of them certified."""
+    length, rows, level = len(sets), list(peeled.ids), peeled.level
+    left, whole, distance = size - len(rows), peeled.nothing_left, 0.0
+    if level is not None and left:
+        found = by_place(spans.reader, level.reading, level.span, sets, left, guess=False)
+        vectors = [spans.reader.read(ids[None], level.reading)[0] for ids in found.ids]
+        order = telling(vectors, found) if vectors else []
+        shown = order[:left]
+        rows += [found.ids[k] for k in shown]
+        whole = len(order) <= left and bool(shown) and explains(level.span, torch.cat([vectors[k] for k in shown]))
+        distance = sum(found.distances[k] for k in shown) / (max(1, len(shown)) * length)
+    if not rows:
+        return plain
+    padded = [_padded(ids, length, filler) for ids in rows]
+    ids = torch.stack([padded[k] if k < len(padded) else plain.ids[k] for k in range(size)])
+    return Answer(ids, torch.zeros(size, dtype=torch.bool, device=ids.device), distance, whole, len(rows))
+
+
 def _has_twin(spans: Spans, level: Level, sets: Sequence[Tensor], ids: Tensor, vectors: Tensor) -> bool:
     """Whether the sentence ``ids``, which reads ``vectors`` (length, width), would read the same with another candidate at some place."""
     for at, own in enumerate(ids):
@@ -293,10 +319,22 @@ def stated(limits: Sequence[SpanLimit]) -> tuple[tuple[str, str], ...]:
 
 
 def _notes(
-    spans: Spans, sets: Sequence[Tensor], found: Found, answer: Answer, size: int, *, guess: bool
+    spans: Spans,
+    sets: Sequence[Tensor],
+    found: Found,
+    answer: Answer,
+    size: int,
+    *,
+    guess: bool,
+    peeled: Peeled | None,
 ) -> tuple[str, ...]:
     sure = int(answer.certified.sum())
     notes = [f"{sure} of {size} sentences are certified exact"]
+    if peeled is not None and peeled.ids:
+        notes.append(
+            f"the batch has more tokens than directions: {len(peeled.ids)} sentences were guessed and their parts subtracted, "
+            "the others were looked for in what is left; a best guess"
+        )
     if guess:
         notes.append("the gradient is noisy or of low precision: the nearest sentences, a best guess")
     if not answer.sentences:
@@ -307,7 +345,8 @@ def _notes(
     elif not guess:
         notes.append("the sentences do not explain every direction of the gradient: something is missing")
     if 0 < answer.sentences < size:
-        notes.append(f"{answer.sentences} different sentences were found for {size}: the others are repeated")
+        others = "repeated" if peeled is None else "tokens in no order"
+        notes.append(f"{answer.sentences} different sentences were found for {size}: the others are {others}")
     if found.crowded or answer.sentences > size:
         notes.append(f"more sentences fit than {size}")
     if spans.silent:
@@ -332,8 +371,11 @@ def token_spans(*, padding: int | None = None, tries: int = 8) -> TokenSpans:
     precision show in the directions that no token can fill. Then the nearest sentences are a guess. What can be recovered is stated before
     (:func:`span_limits`), and each sentence is certified if random vectors would practically never pass in its place.
 
+    A decoder's batch with more tokens than directions is a guess too, as long as its distinct tokens do not fill the first layer: the
+    sentences that are nearest to the span are found first and subtracted (:mod:`leakgauge.inversion.peeling`).
+
     Deviations: the paper sets its tolerances by hand, tests the second attention where here the first layer that reads the context and has
-    directions left is taken, and searches encoders exhaustively with pruning.
+    directions left is taken, searches encoders exhaustively with pruning, and above the width goes on with the strongest directions.
 
     Ref: DAGER (Petrov et al. 2024), abstract — low rank of attention gradients, span checks of tokens and sequences
     """

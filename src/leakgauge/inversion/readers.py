@@ -231,9 +231,7 @@ def inputs_of(
         except _Enough as end:
             if end is not ending:
                 raise
-            end.__traceback__ = (
-                None  # or it would keep this frame, and all tensors of the pass, until cycles are collected
-            )
+            end.__traceback__ = None  # it refers to this frame: a cycle that would keep all tensors of the pass
     return {name: value for name, value in seen.items() if calls[name] == 1}
 
 

@@ -114,11 +114,17 @@ class RowSpan:
         """Smooth form, in [0, 1]: Σ_i (v_i·z)² min(1, e² / s_i²) / ‖z‖², where e is the largest singular value of the noise.
 
         A direction counts by how much of it noise could have made, so no rank has to be chosen. Small for inputs, even where noise
-        hides some of their directions.
+        hides some of their directions. Above the number of directions, where every vector is in the span, inputs are still those that
+        least of the gradient is needed for: for m inputs with δ_p of the same size and a width d < m, about 1 / m to 1 / (m − d) of others.
         """
-        vectors = vectors * self.scale
+        vectors, weights = vectors * self.scale, self._weights()
         size = vectors.square().sum(1)
-        return ((vectors @ self.basis).square() @ self._weights() / size).masked_fill(size == 0, 1.0)
+        if self.rows < self.width:  # directions without a gradient all have the weight 1
+            seen = (vectors @ self.basis[:, : self.rows]).square() @ (1 - weights[: self.rows])
+            found = (1 - seen / size).clamp_min(0.0)
+        else:
+            found = (vectors @ self.basis).square() @ weights / size
+        return found.masked_fill(size == 0, 1.0)
 
     @property
     def _edge(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 from weakref import WeakKeyDictionary
@@ -101,6 +102,7 @@ class Spans:
     ``silent`` are places that get no gradient of their own in this model, such as the last of a model that predicts the next token.
     ``ends_heard``: all places of a sentence that ends before them do. ``coarse``: noise or low precision moved the gradient by more than
     rounding does. ``limits`` are of these levels; if none can tell sentences, also the widest of those that could with a smaller batch.
+    ``context`` are the readings that may tell sentences, ``crowd`` is the gradient of a batch that fills them.
     """
 
     reader: TextReader
@@ -110,6 +112,8 @@ class Spans:
     ends_heard: bool
     coarse: bool
     limits: tuple[SpanLimit, ...]
+    context: tuple[Reading, ...]
+    crowd: Signal
 
     def hears_all(self, length: int) -> bool:
         """Whether every token of a sentence of which ``length`` were found got a gradient."""
@@ -145,7 +149,7 @@ def find_spans(victim: Victim, seen: Observation, signal: Signal, *, padding: in
     require_no_decay(seen.channel)
     probe = _probe(victim, tuple(signal), padding=padding, seed=seed)
     single, context = _first_readings(probe.layout)
-    alone = [_level(reading, victim, seen, signal, probe.crowd) for reading in single]
+    alone = [level_of(reading, victim, seen, signal, probe.crowd) for reading in single]
     levels = [level for level in alone if level is not None]
     if not levels:
         raise Inapplicable(
@@ -162,24 +166,56 @@ def find_spans(victim: Victim, seen: Observation, signal: Signal, *, padding: in
             f"the gradient of {fitting[0].reading.module} mixes the places of a sentence: of {len(passing)} tokens of the adversary's "
             f"own only {int(passing.sum())} are in its span, because too few places of the model's output are used"
         )
+    heard_context = [reading for reading in context if bool((probe.heard[reading.module] | ~passing).all())]
+    chosen, full = sentence_level(heard_context, victim, seen, signal, probe.crowd, causal=probe.layout.causal)
+    if chosen is None and len(heard_context) < len(
+        context
+    ):  # what a smaller batch could tell is stated of the others too
+        _, full = sentence_level(context, victim, seen, signal, probe.crowd, causal=probe.layout.causal)
+    silent = tuple((~passing).nonzero().flatten().tolist())
+    said = [one.limit for one in (chosen or full,) if one is not None]
+    coarse = any(level.span.coarse for level in (*fitting, *((chosen,) if chosen is not None else ())))
+    limits = (*(level.limit for level in fitting), *said)
+    return Spans(
+        TextReader(victim, probe.layout),
+        tuple(fitting),
+        chosen,
+        silent,
+        probe.ends_heard,
+        coarse,
+        limits,
+        tuple(heard_context),
+        probe.crowd,
+    )
+
+
+def sentence_level(
+    context: Sequence[Reading],
+    victim: Victim,
+    seen: Observation,
+    signal: Signal,
+    crowd: Signal,
+    *,
+    causal: bool,
+    sent: Signal | None = None,
+) -> tuple[Level | None, Level | None]:
+    """The level that tells sentences, if one of them has room, and the widest of those that are full before it.
+
+    If ``signal`` is what is left of an update, ``sent`` is the update.
+    """
     chosen, full = None, None
     for reading in context:
-        level = _level(reading, victim, seen, signal, probe.crowd)
+        level = level_of(reading, victim, seen, signal, crowd, sent=sent)
         if level is None:
             continue
         if not level.limit.room:
-            full = level.limit if full is None or level.limit.most > full.most else full
+            full = level if full is None or level.limit.most > full.limit.most else full
             continue
-        if bool((probe.heard[reading.module] | ~passing).all()):
-            if chosen is None or level.span.free > chosen.span.free:
-                chosen = level
-            if probe.layout.causal and chosen.span.free >= ROOMY * chosen.span.width:
-                break
-    silent = tuple((~passing).nonzero().flatten().tolist())
-    said = [chosen.limit] if chosen is not None else [full] if full is not None else []
-    coarse = any(level.span.coarse for level in (*fitting, *((chosen,) if chosen is not None else ())))
-    limits = (*(level.limit for level in fitting), *said)
-    return Spans(TextReader(victim, probe.layout), tuple(fitting), chosen, silent, probe.ends_heard, coarse, limits)
+        if chosen is None or level.span.free > chosen.span.free:
+            chosen = level
+        if causal and chosen.span.free >= ROOMY * chosen.span.width:
+            break
+    return chosen, full
 
 
 def _first_readings(layout: Layout) -> tuple[list[Reading], list[Reading]]:
@@ -241,12 +277,15 @@ def _own_gradient(victim: Victim, ids: Tensor, used: set[str], *, seed: int) -> 
     return summed
 
 
-def _level(reading: Reading, victim: Victim, seen: Observation, signal: Signal, crowd: Signal) -> Level | None:
-    """None if all gradients of the layers are zero."""
+def level_of(
+    reading: Reading, victim: Victim, seen: Observation, signal: Signal, crowd: Signal, *, sent: Signal | None = None
+) -> Level | None:
+    """None if all gradients of the layers are zero. If ``signal`` is what is left of an update, ``sent`` is the update."""
     places = batch_size(seen) * victim.space.shape[0]
     shared = [one for one in reading.readers if bool(signal[one.parameter].any())]
     floors = [_update_rounding(victim, seen, one.parameter) for one in shared]
-    span = row_span([one.gradient(signal) for one in shared], inputs=places, floors=floors)
+    before = None if sent is None else [one.gradient(sent) for one in shared]
+    span = row_span([one.gradient(signal) for one in shared], inputs=places, floors=floors, sent=before)
     if span is None:
         return None
     largest = row_span([one.gradient(crowd) for one in shared], inputs=None)
