@@ -220,7 +220,6 @@ def test_noise_is_measured_and_what_it_hides_is_a_guess(relative, whole):
     ("kind", "options", "channel", "reason"),
     [
         ("gpt2", {"mode": "train"}, Gradient(), "dropout"),
-        ("gpt2", {}, FedAvg(steps=2, lr=0.1), "2 local steps"),
         ("gpt2", {}, FedAvg(steps=1, lr=0.1, optimizer=Adam()), "uses Adam"),
         ("gpt2", {"frozen": ("attn",)}, Gradient(), "reads single tokens"),
     ],
@@ -229,6 +228,39 @@ def test_refusals_name_the_reason(kind, options, channel, reason):
     victim, x = make(kind, **options), draw(2)
     with pytest.raises(Inapplicable, match=reason):
         token_spans()(victim, share(victim, channel, x, torch.tensor([0, 1])))
+
+
+def wide(kind: str, width: int = 160) -> Victim:
+    more = {"n_embd": width} if kind == "gpt2" else {"hidden_size": width, "intermediate_size": 2 * width}
+    model, space = load_text({**SETTINGS[kind], **more, "vocab_size": VOCAB}, length=LENGTH, classes=2)
+    return Victim(model, space)
+
+
+@pytest.mark.parametrize(("steps", "lr"), [(2, 0.01), (2, 0.3), (5, 0.03), (5, 0.3)])
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_several_local_steps_are_read_while_all_their_inputs_fit_and_not_certified(kind, steps, lr):
+    victim, x = wide(kind), draw(3)
+    assert steps * x.numel() < 160
+    seen = share(victim, FedAvg(steps=steps, lr=lr), x, torch.arange(3) % 2)
+    found = token_spans()(victim, seen)
+    assert rows(found.x) == rows(x)
+    assert not found.certified.any()
+    assert any(f"{steps} local steps" in note and "nothing is certified" in note for note in found.notes)
+    assert all(limit.places == steps * x.numel() for limit in span_limits(victim, seen))
+
+
+def test_steps_that_fill_all_directions_are_refused():
+    victim, x = make("gpt2"), draw(6)
+    with pytest.raises(Inapplicable, match="fills all"):
+        token_spans()(victim, share(victim, FedAvg(steps=5, lr=1.0), x, torch.arange(6) % 2))
+
+
+def test_of_minibatches_those_of_the_first_step_are_read():
+    """Later ones are read at weights that only the client knows."""
+    victim, x = wide("gpt2"), draw(3)
+    found = token_spans()(victim, share(victim, FedAvg(steps=2, lr=0.1, minibatch=2), x, torch.arange(3) % 2))
+    assert all(ids in found.x.tolist() for ids in x[:2].tolist())
+    assert not found.certified.any()
 
 
 def test_a_withheld_attention_is_refused():

@@ -63,7 +63,7 @@ class TokenSpans:
         if spans.sentences is None and any(len(one) for one in sets):
             peeled = peel(spans, seen, signal, sets, size, padding=padding)
             answer = _with_peeled(spans, sets, peeled, answer, size, filler=filler)
-        guess = spans.coarse and not answer.whole and answer.sentences < size
+        guess = (spans.coarse or spans.steps > 1) and not answer.whole and answer.sentences < size
         if guess:
             sets = token_sets(spans, among, size, guess=True)
             found = self._sentences(spans, sets, size, guess=True, seed=seed)
@@ -175,7 +175,7 @@ def _answer(spans: Spans, sets: Sequence[Tensor], found: Found, size: int, *, gu
             all(one.span.clear for one in (*spans.tokens, level)) and _new(read, read[:0]) <= level.span.rank
         )
     )
-    likely = exact and clear and level.span.chance(read) * found.tested <= CHANCE
+    likely = exact and clear and spans.steps == 1 and level.span.chance(read) * found.tested <= CHANCE
     rows = [_padded(found.ids[k], length, filler) for k in shown]
     sure = [
         likely
@@ -271,7 +271,7 @@ def _without_order(spans: Spans, sets: Sequence[Tensor], size: int, *, guess: bo
     """The tokens of each place, in any combination; one sentence of one candidate each is known."""
     rows = [_laid_out(sets, k, size, filler) for k in range(size)]
     sure = False
-    if size == 1 and not guess and not spans.silent and all(len(one) == 1 for one in sets):
+    if size == 1 and not guess and spans.steps == 1 and not spans.silent and all(len(one) == 1 for one in sets):
         level = next(level for level in spans.tokens if level.reading.by_place or len(sets) == 1)
         vectors = spans.reader.read(rows[0][None], level.reading)[0]
         sure = level.span.chance(vectors) * sum(map(len, sets)) <= CHANCE and explains(level.span, vectors)
@@ -312,6 +312,8 @@ def stated(limits: Sequence[SpanLimit]) -> tuple[tuple[str, str], ...]:
             why += f", adapters with {limit.rows} rows in all"
         if limit.first_step:
             why += ", first step: only what the first factor makes of the inputs is seen"
+        if limit.steps > 1:
+            why += f", {limit.steps} local steps, each with inputs of its own"
         rows.append((f"{limit.level} from {limit.layer}: at most", f"{limit.most} {limit.counts} ({why})"))
         seen = str(limit.rank) if limit.clear else f"{limit.rank}, and others may be hidden in noise or rounding"
         rows.append((f"{limit.level} from {limit.layer}: directions in this update", seen))
@@ -335,14 +337,17 @@ def _notes(
             f"the batch has more tokens than directions: {len(peeled.ids)} sentences were guessed and their parts subtracted, "
             "the others were looked for in what is left; a best guess"
         )
+    if spans.steps > 1:
+        notes.append(f"the update sums {spans.steps} local steps, taken at different weights: nothing is certified")
     if guess:
-        notes.append("the gradient is noisy or of low precision: the nearest sentences, a best guess")
+        why = "the gradient is noisy or of low precision" if spans.coarse else "not all sentences are in the span"
+        notes.append(f"{why}: the nearest sentences, a best guess")
     if not answer.sentences:
         notes.append("no sentence was put together: only the tokens of each place are known")
         notes.extend(too_many(limit) for limit in spans.limits if not limit.fits)
     elif answer.whole:
         notes.append("the sentences explain every direction of the gradient")
-    elif not guess:
+    elif not guess and spans.steps == 1:
         notes.append("the sentences do not explain every direction of the gradient: something is missing")
     if 0 < answer.sentences < size:
         others = "repeated" if peeled is None else "tokens in no order"
@@ -364,12 +369,15 @@ def token_spans(*, padding: int | None = None, tries: int = 8) -> TokenSpans:
     The first attention reads each token by itself: every id of the vocabulary is tested, at every place if positions are learned. Layers
     after it read the context: sentences are put together so that what such a layer would read is in the span too. A decoder's
     beginnings are tested one by one, place by place; an encoder's sentences are found by descent (``tries`` starts for each). This covers
-    batches, frozen embeddings, tied output layers, learned and rotary positions, and adapters, for a gradient or one local step.
+    batches, frozen embeddings, tied output layers, learned and rotary positions, and adapters, for a gradient or local steps by SGD.
     ``padding`` is the id that fills short sentences, if the embedding does not name it.
 
     How far a vector may be outside the span follows from the rounding of the gradient (:mod:`leakgauge.inversion.row_spans`); noise and low
     precision show in the directions that no token can fill. Then the nearest sentences are a guess. What can be recovered is stated before
     (:func:`span_limits`), and each sentence is certified if random vectors would practically never pass in its place.
+
+    Several local steps read inputs at different weights. Those of the first are known, so its inputs are in the span while all steps
+    together have fewer than there are directions. Inputs are looked for between the weights before and after. Nothing is certified then.
 
     A decoder's batch with more tokens than directions is a guess too, as long as its distinct tokens do not fill the first layer: the
     sentences that are nearest to the span are found first and subtracted (:mod:`leakgauge.inversion.peeling`).

@@ -93,8 +93,14 @@ def peel(
 
 
 def _can_peel(spans: Spans, seen: Observation) -> bool:
-    """Whether the parts of sentences can be computed and compared: a decoder, one client, no noise."""
-    return spans.reader.layout.causal and bool(spans.context) and not spans.coarse and clients(seen.channel) == 1
+    """Whether the parts of sentences can be computed and compared: a decoder, one client, one step, no noise."""
+    return (
+        spans.reader.layout.causal
+        and bool(spans.context)
+        and not spans.coarse
+        and spans.steps == 1
+        and clients(seen.channel) == 1
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -126,6 +126,18 @@ class RowSpan:
             found = (vectors @ self.basis).square() @ weights / size
         return found.masked_fill(size == 0, 1.0)
 
+    def nearest(self, vectors: Tensor, others: Tensor) -> Tensor:
+        """The point of the line from each of ``vectors`` (…, width) to its partner in ``others`` that is outside the span by least.
+
+        z + t (z' − z),  t = − z⊥·(z' − z)⊥ / ‖(z' − z)⊥‖², at least 0 and at most 1
+        """
+        free = self.basis[:, self.rank :]
+        moved = others - vectors
+        start, along = (vectors * self.scale) @ free, (moved * self.scale) @ free
+        size = along.square().sum(-1, keepdim=True)
+        share = -(start * along).sum(-1, keepdim=True) / size.clamp_min(torch.finfo(size.dtype).tiny)
+        return vectors + share.clamp(0.0, 1.0) * moved
+
     @property
     def _edge(self) -> float:
         return math.sqrt(self.rows) + math.sqrt(self.width)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 from weakref import WeakKeyDictionary
 
@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels import Gradient
-from leakgauge.channels.facts import is_weight_update, local_steps, require_gradients, require_no_decay
+from leakgauge.channels.facts import (
+    clients,
+    is_weight_update,
+    local_steps,
+    require_gradients,
+    require_no_decay,
+    step_size,
+)
 from leakgauge.core import Observation, Signal, Tokens, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import Inapplicable
@@ -42,8 +49,9 @@ class SpanLimit:
     ``width``, have ``rows`` outputs together (adapters: the sum of their ranks). Their gradient has at most ``attainable`` directions, as a
     larger batch of the adversary's own shows; ``rank`` of them are above rounding or noise in this update, and ``filled`` may be. The
     weakest of these is ``weakest`` times as large as the noise; if it is not ``clear`` of it, other directions may be hidden in it. The
-    batch has ``places``. ``by_place``: a token has another input at each place. ``adapters``: only adapters are shared. ``first_step``:
-    their second factor is zero, so the first has no gradient, and only what the first makes of the input is seen.
+    batch has ``places``, counted again in each of the client's ``steps``. ``by_place``: a token has another input at each place.
+    ``adapters``: only adapters are shared. ``first_step``: their second factor is zero, so the first has no gradient, and only what the
+    first makes of the input is seen.
     """
 
     level: Literal["tokens", "sentences"]
@@ -59,6 +67,7 @@ class SpanLimit:
     by_place: bool
     adapters: bool
     first_step: bool
+    steps: int
 
     @property
     def most(self) -> int:
@@ -102,7 +111,7 @@ class Spans:
     ``silent`` are places that get no gradient of their own in this model, such as the last of a model that predicts the next token.
     ``ends_heard``: all places of a sentence that ends before them do. ``coarse``: noise or low precision moved the gradient by more than
     rounding does. ``limits`` are of these levels; if none can tell sentences, also the widest of those that could with a smaller batch.
-    ``context`` are the readings that may tell sentences, ``crowd`` is the gradient of a batch that fills them.
+    ``context`` are the readings that may tell sentences, ``crowd`` is the gradient of a batch that fills them. The client took ``steps``.
     """
 
     reader: TextReader
@@ -114,6 +123,7 @@ class Spans:
     limits: tuple[SpanLimit, ...]
     context: tuple[Reading, ...]
     crowd: Signal
+    steps: int
 
     def hears_all(self, length: int) -> bool:
         """Whether every token of a sentence of which ``length`` were found got a gradient."""
@@ -140,13 +150,9 @@ _PROBED: WeakKeyDictionary[Victim, dict[tuple[int, int | None, tuple[str, ...]],
 
 def find_spans(victim: Victim, seen: Observation, signal: Signal, *, padding: int | None, seed: int) -> Spans:
     """The levels that can tell tokens and sentences; refuses an update or a model for which there is none."""
-    size = batch_size(seen)
-    if local_steps(seen.channel, size) > 1:
-        raise Inapplicable(
-            f"the update sums {local_steps(seen.channel, size)} local steps, taken at different weights, so it spans no one set of inputs"
-        )
     require_gradients(seen.channel)
     require_no_decay(seen.channel)
+    steps = local_steps(seen.channel, batch_size(seen))
     probe = _probe(victim, tuple(signal), padding=padding, seed=seed)
     single, context = _first_readings(probe.layout)
     alone = [level_of(reading, victim, seen, signal, probe.crowd) for reading in single]
@@ -177,7 +183,7 @@ def find_spans(victim: Victim, seen: Observation, signal: Signal, *, padding: in
     coarse = any(level.span.coarse for level in (*fitting, *((chosen,) if chosen is not None else ())))
     limits = (*(level.limit for level in fitting), *said)
     return Spans(
-        TextReader(victim, probe.layout),
+        _reader(victim, probe.layout, signal, steps, [*fitting, *([chosen] if chosen is not None else [])]),
         tuple(fitting),
         chosen,
         silent,
@@ -186,6 +192,7 @@ def find_spans(victim: Victim, seen: Observation, signal: Signal, *, padding: in
         limits,
         tuple(heard_context),
         probe.crowd,
+        steps,
     )
 
 
@@ -216,6 +223,22 @@ def sentence_level(
         if causal and chosen.span.free >= ROOMY * chosen.span.width:
             break
     return chosen, full
+
+
+def _reader(victim: Victim, layout: Layout, signal: Signal, steps: int, levels: Sequence[Level]) -> TextReader:
+    """At the weights before the client's steps; if it took several, also after them: what it read in each is near the line between both.
+
+    The inputs of the first step are those at the weights that everybody knows. Those of K steps span at most K times as many directions.
+    """
+    if steps == 1:
+        return TextReader(victim, layout)
+    after = replace(victim)  # a copy of the model
+    with torch.no_grad():
+        for name, parameter in after.model.named_parameters():
+            if name in signal:
+                parameter += signal[name]
+    spans = {level.reading.module: level.span for level in levels}
+    return TextReader(victim, layout, moved=TextReader(after, layout), spans=spans)
 
 
 def _first_readings(layout: Layout) -> tuple[list[Reading], list[Reading]]:
@@ -281,7 +304,11 @@ def level_of(
     reading: Reading, victim: Victim, seen: Observation, signal: Signal, crowd: Signal, *, sent: Signal | None = None
 ) -> Level | None:
     """None if all gradients of the layers are zero. If ``signal`` is what is left of an update, ``sent`` is the update."""
-    places = batch_size(seen) * victim.space.shape[0]
+    size = batch_size(seen)
+    steps = local_steps(seen.channel, size)  # each reads inputs of its own, at other weights
+    places = victim.space.shape[0] * (
+        size if steps == 1 else steps * step_size(seen.channel, size) * clients(seen.channel)
+    )
     shared = [one for one in reading.readers if bool(signal[one.parameter].any())]
     floors = [_update_rounding(victim, seen, one.parameter) for one in shared]
     before = None if sent is None else [one.gradient(sent) for one in shared]
@@ -306,6 +333,7 @@ def level_of(
         by_place=reading.by_place,
         adapters=all(inner),
         first_step=all(inner) and _first_step(victim, shared[0].module),
+        steps=steps,
     )
     return Level(reading, span, limit)
 
