@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from leakgauge.attacks import span_limits, token_spans
+from leakgauge.attacks import sentences, span_limits, token_spans
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.channels.optimizers import Adam
 from leakgauge.core import Tokens, Victim, share
@@ -397,3 +397,13 @@ def test_the_result_does_not_depend_on_how_much_is_read_at_once(kind, monkeypatc
     assert torch.equal(parts.x, whole.x)
     assert torch.equal(parts.certified, whole.certified)
     assert parts.stated == whole.stated
+
+
+def test_of_one_sentence_after_several_steps_the_tables_are_read_first():
+    victim, x = make("gpt2"), draw(1)
+    found = sentences()(victim, share(victim, FedAvg(steps=3, lr=0.05), x, torch.tensor([1])))
+    assert [one.name for one in found.raced if one.chosen] == ["token_positions"]
+    assert rows(found.x) == rows(x)
+    two = draw(2)
+    found = sentences()(victim, share(victim, FedAvg(steps=2, lr=0.05), two, torch.arange(2)))
+    assert [one.name for one in found.raced if one.chosen] == ["token_spans"]

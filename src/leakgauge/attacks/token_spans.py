@@ -339,6 +339,7 @@ def _notes(
         )
     if spans.steps > 1:
         notes.append(f"the update sums {spans.steps} local steps, taken at different weights: nothing is certified")
+        notes.extend(too_many(limit) for limit in spans.limits if not limit.fits and answer.sentences)
     if guess:
         why = "the gradient is noisy or of low precision" if spans.coarse else "not all sentences are in the span"
         notes.append(f"{why}: the nearest sentences, a best guess")
