@@ -17,7 +17,7 @@ from leakgauge.channels.facts import clients
 from leakgauge.core import Observation, Signal, Tokens, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.inversion.readers import Reading
-from leakgauge.inversion.sentence_search import by_rank
+from leakgauge.inversion.sentence_search import WIDER, by_rank
 from leakgauge.inversion.span_levels import Level, Spans, level_of, sentence_level
 
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.5)
@@ -74,7 +74,8 @@ def peel(
         full = level_of(widest, victim, seen, rest.left, spans.crowd, sent=sent)
         if full is None:
             break
-        found = by_rank(spans.reader, widest, full.span, sets, size - len(peeled.ids), share=shares[0])
+        missing, by_place = size - len(peeled.ids), spans.tokens[0].reading.by_place
+        found = by_rank(spans.reader, widest, full.span, sets, missing, share=shares[0], by_place=by_place)
         before, failed = len(peeled.ids), 0
         for ids in found[: 2 * size]:
             if rest is None or len(peeled.ids) == size or (failed >= ENOUGH and len(peeled.ids) > before):
@@ -87,6 +88,8 @@ def peel(
                 peeled.ids.append(ids)
                 rest = rest.without(part)
         if len(peeled.ids) == before:
+            if len(found) > WIDER * missing:  # with a weaker condition there would be more of them, and all as wrong
+                break
             del shares[0]
     peeled.nothing_left = rest is None
     return peeled

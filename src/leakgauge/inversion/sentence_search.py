@@ -81,11 +81,13 @@ def by_rank(
     size: int,
     *,
     share: float,
+    by_place: bool,
 ) -> list[Tensor]:
     """For a decoder whose batch fills the span: sentences that are nearer to it than others at every place, best first.
 
     Extends every beginning by the candidates whose smooth distance is at most ``share`` of the median of all candidates there: almost all
-    of them are wrong. One that cannot be extended ends. The best have the lowest mean logarithm of these shares.
+    of them are wrong. One that cannot be extended ends. The best have the lowest mean logarithm of these shares. A decoder that does not
+    read places (``by_place``) reads the same however often the first token is repeated, so that is not done.
     """
     keep = WIDER * size
     ended: list[tuple[float, Tensor]] = []
@@ -97,7 +99,10 @@ def by_rank(
         found = torch.cat([span.distance(part) for part in reader.read_next(starts, candidates, reading)])
         found = found.view(len(starts), -1)
         share_of_others = found / found.median(1, keepdim=True).values.clamp_min(torch.finfo(found.dtype).tiny)
-        came_from, column = (share_of_others <= share).nonzero(as_tuple=True)
+        near = share_of_others <= share
+        if at and not by_place:
+            near &= (starts[:, None] != candidates[:, None]).any(2)
+        came_from, column = near.nonzero(as_tuple=True)
         if at:
             last = sorted(set(range(len(starts))) - set(came_from.tolist()))
             ended.extend((float(so_far[k]) / at, starts[k]) for k in last)
