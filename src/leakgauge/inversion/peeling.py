@@ -31,6 +31,8 @@ CLASSES = 16
 BINARY = 2
 ENOUGH = 16
 """If so many sentences in a row are not in the update, the others are looked for again, in what is left."""
+CROWDED = 8
+"""If so many are found for each sentence and none of them is in the update, nothing is looked for any more."""
 FREE = 16
 """Directions that must be left to tell the sentences that remain."""
 LARGE = 1e-2
@@ -77,7 +79,7 @@ def peel(
         missing, by_place = size - len(peeled.ids), spans.tokens[0].reading.by_place
         found = by_rank(spans.reader, widest, full.span, sets, missing, share=shares[0], by_place=by_place)
         before, failed = len(peeled.ids), 0
-        for ids in found[: 2 * size]:
+        for ids in found[: WIDER * size]:
             if rest is None or len(peeled.ids) == size or (failed >= ENOUGH and len(peeled.ids) > before):
                 break
             if any(torch.equal(ids, other) for other in peeled.ids):
@@ -88,7 +90,7 @@ def peel(
                 peeled.ids.append(ids)
                 rest = rest.without(part)
         if len(peeled.ids) == before:
-            if len(found) > WIDER * missing:  # with a weaker condition there would be more of them, and all as wrong
+            if len(found) > CROWDED * missing:  # with a weaker condition there would be more of them, and all as wrong
                 break
             del shares[0]
     peeled.nothing_left = rest is None
