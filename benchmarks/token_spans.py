@@ -2,15 +2,17 @@
 
     python -m benchmarks.token_spans [--parts NAME ...] [--first 1000] [--batches 20] [--out FILE] [--from FILE]
 
-Parts: ``gpt2`` (learned positions), ``llama`` (rotary positions), ``bert`` (encoder, batches of 1 and 2), ``lora`` (only adapters of q and
-v shared, after and at their first step), ``coarse`` (gradients of ``gpt2`` in bfloat16, and with Gaussian noise), ``embedding``: the
-baseline that descends on continuous embeddings until their gradient has the direction of the observed one (1 - cos, as in TAG and LAMP,
-without LAMP's language model and its exchanges of tokens; labels and length are known), and takes the nearest tokens; ``gpt2`` layout.
+Parts: ``gpt2`` (learned positions), ``llama`` (rotary positions), ``bert`` (encoder, batches of 1, 2, 4 and 8), ``lora`` (only adapters of
+q and v shared, after and at their first step), ``coarse`` (gradients of ``gpt2`` in bfloat16, and with Gaussian noise), ``above`` (``gpt2``
+with 24, 28, 32 and 40 sentences: more tokens than the width), ``steps`` (``gpt2``, two sentences, 2, 5 and 10 local steps of SGD),
+``embedding``: the baseline that descends on continuous embeddings until their gradient has the direction of the observed one (1 - cos, as
+in TAG and LAMP, without LAMP's language model and its exchanges of tokens; labels and length are known), and takes the nearest tokens;
+``gpt2`` layout.
 
 Networks have random weights from the row's seed, four blocks, width 256 (``bert``, ``lora``: 128), a vocabulary of 2000 and two classes.
-Sentences have 12 tokens, drawn with the frequency 1 / rank. With 32 sentences a batch has more tokens than the width. A batch is exact if
-all of its sentences are; the prediction is right if it said so before. A certificate is false if its sentence is not in the batch. The
-null is the guess of the most frequent tokens of another 1000 sentences. Rows that --out holds already are not computed again.
+Sentences have 12 tokens, drawn with the frequency 1 / rank. A batch is exact if all of its sentences are; the prediction is right if it
+said so before. A certificate is false if its sentence is not in the batch. The null is the guess of the most frequent tokens of another
+1000 sentences. Rows that --out holds already are not computed again.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from torch import Tensor, nn
 
 from leakgauge.attacks import span_limits, token_spans
 from leakgauge.audit import score_text
-from leakgauge.channels import Gradient
-from leakgauge.core import Defense, Reconstruction, Signal, Tokens, Victim, share
+from leakgauge.channels import FedAvg, Gradient
+from leakgauge.core import Channel, Defense, Reconstruction, Signal, Tokens, Victim, share
 from leakgauge.defenses import GaussianNoise
 from leakgauge.errors import Inapplicable
 from leakgauge.integrations.huggingface import load_text
@@ -85,11 +87,11 @@ class Bfloat16:
         return {name: value.bfloat16().to(value.dtype) for name, value in signal.items()}
 
 
-def attacked(key: dict[str, Any], victim: Victim, *defenses: Defense) -> dict[str, Any]:
+def attacked(key: dict[str, Any], victim: Victim, *defenses: Defense, channel: Channel | None = None) -> dict[str, Any]:
     """One batch: what was predicted, found and certified, and how much of that is right."""
     size, seed = key["batch"], key["seed"]
     x, y = draw(size, seed=seed), torch.arange(size) % CLASSES
-    seen = share(victim, Gradient(), x, y, defenses=defenses, seed=seed)
+    seen = share(victim, Gradient() if channel is None else channel, x, y, defenses=defenses, seed=seed)
     assert isinstance(victim.space, Tokens)
     public = most_frequent(draw(1000, seed=10**6 + seed), size, LENGTH)
     guess = score_text(Reconstruction.single(public, None, made_by="most frequent", began=time.perf_counter()), x, None)
@@ -168,14 +170,31 @@ def mean(values: tuple[float, ...]) -> float:
 def cases(part: str, first: int, batches: int) -> Iterator[dict[str, Any]]:
     seeds = range(first, first + batches)
     if part in ("gpt2", "llama"):
-        for size in (1, 4, 8, 16, 32):
+        for size in (1, 4, 8, 16):
             yield from ({"part": part, "batch": size, "seed": seed} for seed in seeds)
     elif part == "embedding":
         for size in (1, 4):
             yield from ({"part": part, "batch": size, "seed": seed} for seed in seeds)
     elif part == "bert":
-        for size in (1, 2):
+        for size in (1, 2, 4, 8):
             yield from ({"part": part, "batch": size, "seed": seed} for seed in seeds[: batches // 2])
+    elif part == "above":
+        for size in (24, 28, 32, 40):
+            yield from ({"part": part, "batch": size, "seed": seed} for seed in seeds)
+    elif part == "steps":
+        for steps in (2, 5, 10):
+            for lr in (1e-3, 1e-2, 1e-1, 1.0):
+                yield from (
+                    {
+                        "part": part,
+                        "batch": 2,
+                        "how": f"{steps} steps, lr {lr:g}",
+                        "steps": steps,
+                        "lr": lr,
+                        "seed": seed,
+                    }
+                    for seed in seeds
+                )
     elif part == "lora":
         for rank in (8, 16, 32, 64):
             for step in (False, True):
@@ -189,7 +208,7 @@ def cases(part: str, first: int, batches: int) -> Iterator[dict[str, Any]]:
                 yield from ({"part": part, "batch": size, "how": how, "seed": seed} for seed in seeds[: batches // 4])
 
 
-PARTS = ("gpt2", "llama", "bert", "lora", "coarse", "embedding")
+PARTS = ("gpt2", "llama", "bert", "lora", "coarse", "above", "steps", "embedding")
 
 
 def run(key: dict[str, Any]) -> dict[str, Any]:
@@ -203,6 +222,9 @@ def run(key: dict[str, Any]) -> dict[str, Any]:
         return attacked(
             key, victim_of("gpt2", 256, seed=seed), Bfloat16() if how == "bfloat16" else GaussianNoise(relative=how)
         )
+    if part in ("above", "steps"):
+        channel = FedAvg(steps=key["steps"], lr=key["lr"]) if part == "steps" else None
+        return attacked(key, victim_of("gpt2", 256, seed=seed), channel=channel)
     return attacked(key, victim_of(part, 128 if part == "bert" else 256, seed=seed))
 
 

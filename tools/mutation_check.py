@@ -82,6 +82,8 @@ MUTANTS = (
     Mutant("spans: columns scaled the other way", "inversion/row_spans.py", "1 / columns[0], inputs", "columns[0], inputs", "TestText"),
     Mutant("next token: its own place", "models/next_token.py", "scores[:, :-1].flatten(", "scores[:, 1:].flatten(", "TestText"),
     Mutant("prompts: noise of a whole feature", "split/prompts.py", ".median()) / math.sqrt(", ".median()) * math.sqrt(", "TestText"),
+    Mutant("peeling: the factor is the eigenvalue", "inversion/peeling.py", "return 1 / float(real", "return float(real", "TestText"),
+    Mutant("spans: the farthest point of a line", "inversion/row_spans.py", "share = -(start", "share = (start", "TestText"),
     Mutant("spans: values not squared", "inversion/row_spans.py", "rank].square()).sum(1)", "rank]).sum(1)", "TestText"),
 )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Sentences of whole batches, read off spans: exact and certified where the stated limits allow, refused or called a guess elsewhere."""
 
 import gc
+import importlib
 import weakref
 
 import pytest
@@ -8,16 +9,19 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from leakgauge.attacks import span_limits, token_spans
+from leakgauge.attacks import sentences, span_limits, token_spans
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.channels.optimizers import Adam
 from leakgauge.core import Tokens, Victim, share
 from leakgauge.defenses import GaussianNoise, Withhold
 from leakgauge.errors import Inapplicable
 from leakgauge.integrations.huggingface import load_text
+from leakgauge.inversion import readers, span_levels
+from leakgauge.inversion.readers import find_layout, inputs_of
 from leakgauge.models import NextToken
 from leakgauge.testing import tiny_case
 
+attack_module = importlib.import_module("leakgauge.attacks.token_spans")  # the package names the function so
 VOCAB, LENGTH = 300, 8
 SETTINGS = {
     "gpt2": {"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4, "bos_token_id": 1, "eos_token_id": 1},
@@ -216,7 +220,6 @@ def test_noise_is_measured_and_what_it_hides_is_a_guess(relative, whole):
     ("kind", "options", "channel", "reason"),
     [
         ("gpt2", {"mode": "train"}, Gradient(), "dropout"),
-        ("gpt2", {}, FedAvg(steps=2, lr=0.1), "2 local steps"),
         ("gpt2", {}, FedAvg(steps=1, lr=0.1, optimizer=Adam()), "uses Adam"),
         ("gpt2", {"frozen": ("attn",)}, Gradient(), "reads single tokens"),
     ],
@@ -225,6 +228,39 @@ def test_refusals_name_the_reason(kind, options, channel, reason):
     victim, x = make(kind, **options), draw(2)
     with pytest.raises(Inapplicable, match=reason):
         token_spans()(victim, share(victim, channel, x, torch.tensor([0, 1])))
+
+
+def wide(kind: str, width: int = 160) -> Victim:
+    more = {"n_embd": width} if kind == "gpt2" else {"hidden_size": width, "intermediate_size": 2 * width}
+    model, space = load_text({**SETTINGS[kind], **more, "vocab_size": VOCAB}, length=LENGTH, classes=2)
+    return Victim(model, space)
+
+
+@pytest.mark.parametrize(("steps", "lr"), [(2, 0.01), (2, 0.3), (5, 0.03), (5, 0.3)])
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_several_local_steps_are_read_while_all_their_inputs_fit_and_not_certified(kind, steps, lr):
+    victim, x = wide(kind), draw(3)
+    assert steps * x.numel() < 160
+    seen = share(victim, FedAvg(steps=steps, lr=lr), x, torch.arange(3) % 2)
+    found = token_spans()(victim, seen)
+    assert rows(found.x) == rows(x)
+    assert not found.certified.any()
+    assert any(f"{steps} local steps" in note and "nothing is certified" in note for note in found.notes)
+    assert all(limit.places == steps * x.numel() for limit in span_limits(victim, seen))
+
+
+def test_steps_that_fill_all_directions_are_refused():
+    victim, x = make("gpt2"), draw(6)
+    with pytest.raises(Inapplicable, match="fills all"):
+        token_spans()(victim, share(victim, FedAvg(steps=5, lr=1.0), x, torch.arange(6) % 2))
+
+
+def test_of_minibatches_those_of_the_first_step_are_read():
+    """Later ones are read at weights that only the client knows."""
+    victim, x = wide("gpt2"), draw(3)
+    found = token_spans()(victim, share(victim, FedAvg(steps=2, lr=0.1, minibatch=2), x, torch.arange(3) % 2))
+    assert all(ids in found.x.tolist() for ids in x[:2].tolist())
+    assert not found.certified.any()
 
 
 def test_a_withheld_attention_is_refused():
@@ -327,3 +363,47 @@ def test_a_padding_token_of_zeros_is_in_no_span(language_model):
     found = token_spans()(victim, share(victim, Gradient(), x, x if language_model else torch.arange(3) % 2))
     assert rows(found.x) == rows(x)
     assert bool(found.certified.all())
+
+
+def test_nothing_of_a_pass_is_kept():
+    """The exception that ends a pass had kept its frame and every tensor of it: a batch of 16 reviews took more than 20 GB."""
+    victim = make("gpt2")
+    layout = find_layout(victim, [name for name, _ in victim.model.named_parameters()], seed=0)
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects())
+        for _ in range(3):
+            inputs_of(victim, draw(2), [layout.readings[-1].module])
+        assert sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects()) == before
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_the_result_does_not_depend_on_how_much_is_read_at_once(kind, monkeypatch):
+    victim, x = make(kind), draw(4)
+    seen = share(victim, Gradient(), x, torch.arange(4) % 2)
+    whole = token_spans()(victim, seen)
+    for module, name, value in (
+        (readers, "NUMBERS", 64 * LENGTH),  # one sentence
+        (readers, "BESIDE", 3),
+        (attack_module, "CHUNK", 2),
+        (span_levels, "PLACES", 1),
+    ):
+        monkeypatch.setattr(module, name, value)
+    again = make(kind)  # a probe is kept for each victim
+    parts = token_spans()(again, seen)
+    assert torch.equal(parts.x, whole.x)
+    assert torch.equal(parts.certified, whole.certified)
+    assert parts.stated == whole.stated
+
+
+def test_of_one_sentence_after_several_steps_the_tables_are_read_first():
+    victim, x = make("gpt2"), draw(1)
+    found = sentences()(victim, share(victim, FedAvg(steps=3, lr=0.05), x, torch.tensor([1])))
+    assert [one.name for one in found.raced if one.chosen] == ["token_positions"]
+    assert rows(found.x) == rows(x)
+    two = draw(2)
+    found = sentences()(victim, share(victim, FedAvg(steps=2, lr=0.05), two, torch.arange(2)))
+    assert [one.name for one in found.raced if one.chosen] == ["token_spans"]

@@ -395,6 +395,23 @@ class TestText:
         assert span is not None
         torch.testing.assert_close(span.scale, (1 / (torch.tensor([0.6, 0.8]) * 2**0.5)).double())
 
+    def test_the_nearest_point_of_a_line(self):
+        """From (5, 3) to (23/3, −1) the second entry, outside the span, is zero after 3/4 of the way: at (7, 0)."""
+        from leakgauge.inversion.row_spans import RowSpan
+
+        values = torch.tensor([10.0, 0.0]).double()
+        span = RowSpan(torch.eye(2).double(), values, torch.ones(2).double(), 1, 1, 1, 0.0, False)
+        found = span.nearest(torch.tensor([[5.0, 3.0]]).double(), torch.tensor([[5.0 + 8 / 3, -1.0]]).double())
+        torch.testing.assert_close(found, torch.tensor([[7.0, 0.0]]).double())
+
+    def test_the_factor_of_a_part(self):
+        """Twice the part of two inputs, and another input: half of each of its two values is an eigenvalue."""
+        from leakgauge.inversion.peeling import factor_in
+
+        unit, values = torch.eye(3).double(), torch.tensor([4.0, 6.0, 7.0]).double()
+        found = factor_in((unit, values, unit), torch.diag(torch.tensor([2.0, 3.0, 0.0])).double())
+        assert found == (pytest.approx(2.0), 2)
+
     def test_each_token_is_predicted_from_the_place_before(self):
         from leakgauge.models import NextToken
 

@@ -138,3 +138,42 @@ def test_median_of_white_noise():
     for rows, columns in ((200, 200), (300, 100), (64, 500)):
         drawn = torch.linalg.svdvals(torch.randn(rows, columns, generator=torch.Generator().manual_seed(7)).double())
         assert _median_value(rows, columns) == pytest.approx(float(drawn.median()), rel=0.03)
+
+
+def test_the_nearest_point_of_a_line_is_between_its_ends():
+    g, z = gradient(6)
+    span = row_span([g], inputs=6)
+    rng = torch.Generator().manual_seed(4)
+    away = torch.randn(6, 40, generator=rng).double()
+    start, end = z - 0.3 * away, z + 0.7 * away  # the input is at 0.3 of the way
+    assert not span.holds(start).any()
+    torch.testing.assert_close(span.nearest(start, end), z, rtol=0, atol=1e-4)
+    torch.testing.assert_close(span.nearest(z + away, z + 2 * away), z + away)
+
+
+def test_what_is_left_has_the_rounding_of_what_was_sent():
+    first, z = gradient(20, seed=1)
+    second, _ = gradient(5, seed=2)
+    left = (first + second) - second  # float32: the sum was rounded
+    assert row_span([left], inputs=None, sent=[first + second]).rank == 20
+    assert row_span([1e-3 * first], inputs=None, sent=[first]).rank <= row_span([first], inputs=None).rank
+    assert row_span([first], inputs=20, sent=[first]).holds(z).all()
+
+
+def test_above_the_number_of_directions_inputs_are_nearer_than_others():
+    rng = torch.Generator().manual_seed(5)
+    z = torch.randn(48, 40, generator=rng).double()
+    g = torch.linalg.qr(torch.randn(90, 48, generator=rng).double()).Q @ z
+    span, other = row_span([g.float()], inputs=None), torch.randn(200, 40, generator=rng).double()
+    assert span.rank == 40
+    assert float(span.distance(z).max()) < 0.5 * float(span.distance(other).median())
+    wide = torch.randn(48, 120, generator=rng).double()
+    g = (
+        torch.randn(30, 48, generator=rng).double() @ wide
+    )  # fewer rows than columns: the directions without a gradient count fully
+    span = row_span([g.float()], inputs=None)
+    weights = torch.cat([span._weights()[:30], torch.ones(90)])
+    scaled = wide * span.scale
+    torch.testing.assert_close(
+        span.distance(wide), (scaled @ span.basis).square() @ weights.double() / scaled.square().sum(1)
+    )

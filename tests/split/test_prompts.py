@@ -1,5 +1,7 @@
 """Prompts from features: exact without noise, never above the genie, nothing under strong noise."""
 
+import gc
+
 import pytest
 import torch
 
@@ -166,3 +168,16 @@ def test_refused():
         DecoderBlocks(Victim(model, space))
     with pytest.raises(Inapplicable, match="no list of blocks"):
         DecoderBlocks(Victim(torch.nn.Embedding(VOCAB, 3), Tokens(LENGTH, VOCAB)))
+
+
+def test_nothing_of_a_pass_is_kept():
+    blocks, ids = DecoderBlocks(make("llama")), draw(2)
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects())
+        for _ in range(3):
+            blocks.features(ids, 1)
+        assert sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects()) == before
+    finally:
+        gc.enable()

@@ -17,6 +17,7 @@ from leakgauge.engine import Observed
 from leakgauge.errors import Inapplicable
 from leakgauge.errors.checked import checked
 from leakgauge.inversion.labels import LabelRule, batch_size, infer_labels, labels_or_none
+from leakgauge.inversion.peeling import Peeled, peel
 from leakgauge.inversion.readers import TextReader
 from leakgauge.inversion.row_spans import RowSpan
 from leakgauge.inversion.sentence_search import Found, by_descent, by_place
@@ -28,7 +29,7 @@ SAME = 1e-4
 """Inputs that differ by less than this share of their length are the same."""
 LEFT = 4.0
 """What the found sentences leave of the gradient may be this many times as large as white noise."""
-CHUNK = 512
+CHUNK = 128
 """Rows of ids that are read at once."""
 
 
@@ -58,7 +59,11 @@ class TokenSpans:
         sets = token_sets(spans, among, size, guess=False)
         found = self._sentences(spans, sets, size, guess=False, seed=seed)
         answer = _answer(spans, sets, found, size, guess=False, filler=filler)
-        guess = spans.coarse and not answer.whole and answer.sentences < size
+        peeled = None
+        if spans.sentences is None and any(len(one) for one in sets):
+            peeled = peel(spans, seen, signal, sets, size, padding=padding)
+            answer = _with_peeled(spans, sets, peeled, answer, size, filler=filler)
+        guess = (spans.coarse or spans.steps > 1) and not answer.whole and answer.sentences < size
         if guess:
             sets = token_sets(spans, among, size, guess=True)
             found = self._sentences(spans, sets, size, guess=True, seed=seed)
@@ -73,7 +78,7 @@ class TokenSpans:
             loss=answer.distance,
             made_by=repr(self),
             began=began,
-            notes=_notes(spans, sets, found, answer, size, guess=guess),
+            notes=_notes(spans, sets, found, answer, size, guess=guess, peeled=peeled),
             stated=stated(spans.limits),
             certified=answer.certified,
         )
@@ -170,7 +175,7 @@ def _answer(spans: Spans, sets: Sequence[Tensor], found: Found, size: int, *, gu
             all(one.span.clear for one in (*spans.tokens, level)) and _new(read, read[:0]) <= level.span.rank
         )
     )
-    likely = exact and clear and level.span.chance(read) * found.tested <= CHANCE
+    likely = exact and clear and spans.steps == 1 and level.span.chance(read) * found.tested <= CHANCE
     rows = [_padded(found.ids[k], length, filler) for k in shown]
     sure = [
         likely
@@ -186,6 +191,27 @@ def _answer(spans: Spans, sets: Sequence[Tensor], found: Found, size: int, *, gu
         whole,
         len(order),
     )
+
+
+def _with_peeled(
+    spans: Spans, sets: Sequence[Tensor], peeled: Peeled, plain: Answer, size: int, *, filler: int
+) -> Answer:
+    """Sentences that were subtracted, and those that what is left tells: a guess, and none of them certified."""
+    length, rows, level = len(sets), list(peeled.ids), peeled.level
+    left, whole, distance = size - len(rows), peeled.nothing_left, 0.0
+    if level is not None and left:
+        found = by_place(spans.reader, level.reading, level.span, sets, left, guess=False)
+        vectors = [spans.reader.read(ids[None], level.reading)[0] for ids in found.ids]
+        order = telling(vectors, found) if vectors else []
+        shown = order[:left]
+        rows += [found.ids[k] for k in shown]
+        whole = len(order) <= left and bool(shown) and explains(level.span, torch.cat([vectors[k] for k in shown]))
+        distance = sum(found.distances[k] for k in shown) / (max(1, len(shown)) * length)
+    if not rows:
+        return plain
+    padded = [_padded(ids, length, filler) for ids in rows]
+    ids = torch.stack([padded[k] if k < len(padded) else plain.ids[k] for k in range(size)])
+    return Answer(ids, torch.zeros(size, dtype=torch.bool, device=ids.device), distance, whole, len(rows))
 
 
 def _has_twin(spans: Spans, level: Level, sets: Sequence[Tensor], ids: Tensor, vectors: Tensor) -> bool:
@@ -207,7 +233,7 @@ def _alike(spans: Spans, own: Tensor, others: Tensor, at: int) -> Tensor:
     same = torch.ones(len(others), dtype=torch.bool, device=others.device)
     for level in spans.tokens if len(others) else ():
         if level.reading.by_place:
-            read = spans.reader.read(both[:, None].expand(-1, length), level.reading)[:, at]
+            read = spans.reader.read(both[:, None].expand(-1, at + 1), level.reading, last=True)
         else:
             read = spans.reader.read(_rows_of(both, length), level.reading).flatten(0, 1)[: len(both)]
         same &= (read[1:] - read[0]).norm(dim=1) <= SAME * read[0].norm()
@@ -245,7 +271,7 @@ def _without_order(spans: Spans, sets: Sequence[Tensor], size: int, *, guess: bo
     """The tokens of each place, in any combination; one sentence of one candidate each is known."""
     rows = [_laid_out(sets, k, size, filler) for k in range(size)]
     sure = False
-    if size == 1 and not guess and not spans.silent and all(len(one) == 1 for one in sets):
+    if size == 1 and not guess and spans.steps == 1 and not spans.silent and all(len(one) == 1 for one in sets):
         level = next(level for level in spans.tokens if level.reading.by_place or len(sets) == 1)
         vectors = spans.reader.read(rows[0][None], level.reading)[0]
         sure = level.span.chance(vectors) * sum(map(len, sets)) <= CHANCE and explains(level.span, vectors)
@@ -286,6 +312,8 @@ def stated(limits: Sequence[SpanLimit]) -> tuple[tuple[str, str], ...]:
             why += f", adapters with {limit.rows} rows in all"
         if limit.first_step:
             why += ", first step: only what the first factor makes of the inputs is seen"
+        if limit.steps > 1:
+            why += f", {limit.steps} local steps, each with inputs of its own"
         rows.append((f"{limit.level} from {limit.layer}: at most", f"{limit.most} {limit.counts} ({why})"))
         seen = str(limit.rank) if limit.clear else f"{limit.rank}, and others may be hidden in noise or rounding"
         rows.append((f"{limit.level} from {limit.layer}: directions in this update", seen))
@@ -293,21 +321,38 @@ def stated(limits: Sequence[SpanLimit]) -> tuple[tuple[str, str], ...]:
 
 
 def _notes(
-    spans: Spans, sets: Sequence[Tensor], found: Found, answer: Answer, size: int, *, guess: bool
+    spans: Spans,
+    sets: Sequence[Tensor],
+    found: Found,
+    answer: Answer,
+    size: int,
+    *,
+    guess: bool,
+    peeled: Peeled | None,
 ) -> tuple[str, ...]:
     sure = int(answer.certified.sum())
     notes = [f"{sure} of {size} sentences are certified exact"]
+    if peeled is not None and peeled.ids:
+        notes.append(
+            f"the batch has more tokens than directions: {len(peeled.ids)} sentences were guessed and their parts subtracted, "
+            "the others were looked for in what is left; a best guess"
+        )
+    if spans.steps > 1:
+        notes.append(f"the update sums {spans.steps} local steps, taken at different weights: nothing is certified")
+        notes.extend(too_many(limit) for limit in spans.limits if not limit.fits and answer.sentences)
     if guess:
-        notes.append("the gradient is noisy or of low precision: the nearest sentences, a best guess")
+        why = "the gradient is noisy or of low precision" if spans.coarse else "not all sentences are in the span"
+        notes.append(f"{why}: the nearest sentences, a best guess")
     if not answer.sentences:
         notes.append("no sentence was put together: only the tokens of each place are known")
         notes.extend(too_many(limit) for limit in spans.limits if not limit.fits)
     elif answer.whole:
         notes.append("the sentences explain every direction of the gradient")
-    elif not guess:
+    elif not guess and spans.steps == 1:
         notes.append("the sentences do not explain every direction of the gradient: something is missing")
     if 0 < answer.sentences < size:
-        notes.append(f"{answer.sentences} different sentences were found for {size}: the others are repeated")
+        others = "repeated" if peeled is None else "tokens in no order"
+        notes.append(f"{answer.sentences} different sentences were found for {size}: the others are {others}")
     if found.crowded or answer.sentences > size:
         notes.append(f"more sentences fit than {size}")
     if spans.silent:
@@ -325,15 +370,21 @@ def token_spans(*, padding: int | None = None, tries: int = 8) -> TokenSpans:
     The first attention reads each token by itself: every id of the vocabulary is tested, at every place if positions are learned. Layers
     after it read the context: sentences are put together so that what such a layer would read is in the span too. A decoder's
     beginnings are tested one by one, place by place; an encoder's sentences are found by descent (``tries`` starts for each). This covers
-    batches, frozen embeddings, tied output layers, learned and rotary positions, and adapters, for a gradient or one local step.
+    batches, frozen embeddings, tied output layers, learned and rotary positions, and adapters, for a gradient or local steps by SGD.
     ``padding`` is the id that fills short sentences, if the embedding does not name it.
 
     How far a vector may be outside the span follows from the rounding of the gradient (:mod:`leakgauge.inversion.row_spans`); noise and low
     precision show in the directions that no token can fill. Then the nearest sentences are a guess. What can be recovered is stated before
     (:func:`span_limits`), and each sentence is certified if random vectors would practically never pass in its place.
 
+    Several local steps read inputs at different weights. Those of the first are known, so its inputs are in the span while all steps
+    together have fewer than there are directions. Inputs are looked for between the weights before and after. Nothing is certified then.
+
+    A decoder's batch with more tokens than directions is a guess too, as long as its distinct tokens do not fill the first layer: the
+    sentences that are nearest to the span are found first and subtracted (:mod:`leakgauge.inversion.peeling`).
+
     Deviations: the paper sets its tolerances by hand, tests the second attention where here the first layer that reads the context and has
-    directions left is taken, and searches encoders exhaustively with pruning.
+    directions left is taken, searches encoders exhaustively with pruning, and above the width goes on with the strongest directions.
 
     Ref: DAGER (Petrov et al. 2024), abstract — low rank of attention gradients, span checks of tokens and sequences
     """

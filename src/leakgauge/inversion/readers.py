@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -18,6 +18,7 @@ from leakgauge.core import Signal, Tokens, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.core.running import output_at
 from leakgauge.errors import Inapplicable
+from leakgauge.inversion.row_spans import RowSpan
 
 SAME = 1e-4
 """Inputs that differ by less than this share of their length are the same."""
@@ -95,13 +96,25 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class TextReader:
-    """A way to read the layers of a text model for any ids."""
+    """A way to read the layers of a text model for any ids.
+
+    If the client took several steps, ``moved`` reads at the weights after them. Then each input is the point of the line between both that
+    is nearest to the span of its layer, by name in ``spans``.
+    """
 
     victim: Victim
     layout: Layout
+    moved: TextReader | None = None
+    spans: Mapping[str, RowSpan] = field(default_factory=dict)
 
     def read(self, ids: Tensor, reading: Reading, *, last: bool = False) -> Tensor:
         """Inputs (n, length, width) of a reading for ``ids`` (n, length), in float64; with ``last`` those of the last place, (n, width)."""
+        found = self._read(ids, reading, last=last)
+        if self.moved is None or reading.module not in self.spans:
+            return found
+        return self.spans[reading.module].nearest(found, self.moved.read(ids, reading, last=last))
+
+    def _read(self, ids: Tensor, reading: Reading, *, last: bool) -> Tensor:
         length, found = ids.shape[1], []
         if not self.layout.cuts:
             ids = torch.nn.functional.pad(ids, (0, self.victim.space.shape[0] - length))
@@ -115,6 +128,14 @@ class TextReader:
 
         All candidates of the first start come first. A model that continues runs the starts once, and candidates beside each other.
         """
+        found = self._read_next(starts, candidates, reading)
+        if self.moved is None or reading.module not in self.spans:
+            yield from found
+            return
+        for part, moved in zip(found, self.moved.read_next(starts, candidates, reading), strict=True):
+            yield self.spans[reading.module].nearest(part, moved)
+
+    def _read_next(self, starts: Tensor, candidates: Tensor, reading: Reading) -> Iterator[Tensor]:
         if len(candidates) == 0:
             return
         if not self.layout.continues or starts.shape[1] == 0:
@@ -122,7 +143,7 @@ class TextReader:
                 [starts.repeat_interleave(len(candidates), 0), candidates.repeat(len(starts))[:, None]], 1
             )
             for part in tried.split(max(1, NUMBERS // (tried.shape[1] * reading.width))):
-                yield self.read(part, reading, last=True)
+                yield self._read(part, reading, last=True)
             return
         model: Any = self.victim.model
         for part in starts.split(max(1, NUMBERS // (len(candidates) * reading.width))):
@@ -231,6 +252,7 @@ def inputs_of(
         except _Enough as end:
             if end is not ending:
                 raise
+            end.__traceback__ = None  # it refers to this frame: a cycle that would keep all tensors of the pass
     return {name: value for name, value in seen.items() if calls[name] == 1}
 
 

@@ -114,11 +114,29 @@ class RowSpan:
         """Smooth form, in [0, 1]: Σ_i (v_i·z)² min(1, e² / s_i²) / ‖z‖², where e is the largest singular value of the noise.
 
         A direction counts by how much of it noise could have made, so no rank has to be chosen. Small for inputs, even where noise
-        hides some of their directions.
+        hides some of their directions. Above the number of directions, where every vector is in the span, inputs are still those that
+        least of the gradient is needed for: for m inputs with δ_p of the same size and a width d < m, about 1 / m to 1 / (m − d) of others.
         """
-        vectors = vectors * self.scale
+        vectors, weights = vectors * self.scale, self._weights()
         size = vectors.square().sum(1)
-        return ((vectors @ self.basis).square() @ self._weights() / size).masked_fill(size == 0, 1.0)
+        if self.rows < self.width:  # directions without a gradient all have the weight 1
+            seen = (vectors @ self.basis[:, : self.rows]).square() @ (1 - weights[: self.rows])
+            found = (1 - seen / size).clamp_min(0.0)
+        else:
+            found = (vectors @ self.basis).square() @ weights / size
+        return found.masked_fill(size == 0, 1.0)
+
+    def nearest(self, vectors: Tensor, others: Tensor) -> Tensor:
+        """The point of the line from each of ``vectors`` (…, width) to its partner in ``others`` that is outside the span by least.
+
+        z + t (z' − z),  t = − z⊥·(z' − z)⊥ / ‖(z' − z)⊥‖², at least 0 and at most 1
+        """
+        free = self.basis[:, self.rank :]
+        moved = others - vectors
+        start, along = (vectors * self.scale) @ free, (moved * self.scale) @ free
+        size = along.square().sum(-1, keepdim=True)
+        share = -(start * along).sum(-1, keepdim=True) / size.clamp_min(torch.finfo(size.dtype).tiny)
+        return vectors + share.clamp(0.0, 1.0) * moved
 
     @property
     def _edge(self) -> float:
@@ -145,9 +163,15 @@ class RowSpan:
 
 
 def row_span(
-    gradients: Sequence[Tensor], *, inputs: int | None, floors: Sequence[float] | None = None
+    gradients: Sequence[Tensor],
+    *,
+    inputs: int | None,
+    floors: Sequence[float] | None = None,
+    sent: Sequence[Tensor] | None = None,
 ) -> RowSpan | None:
     """Span of the rows of ``gradients``, each (outputs, width), of at most ``inputs`` inputs; None if all are zero.
+
+    If they are what is left of gradients from which something known was subtracted, ``sent`` are the gradients before: these were rounded.
 
     Each gradient is divided by the noise σ of its entries: float rounding of a sum, ε ‖G‖ / √(outputs · width), one rounding to the
     precision that its numbers have (:func:`precision`), the given ``floors``, or what the singular values beyond the first ``inputs``
@@ -156,15 +180,25 @@ def row_span(
     columns are scaled, unless noise that is the same everywhere (``floors``, or as measured) is seen better without.
     """
     known = [0.0] * len(gradients) if floors is None else floors
-    given = [_Given(g.double(), *_roundings(g, floor), floor) for g, floor in zip(gradients, known, strict=True)]
+    before = gradients if sent is None else sent
+    given = [
+        _Given(g.double(), b.double(), *_roundings(b, floor), floor)
+        for g, b, floor in zip(gradients, before, known, strict=True)
+    ]
     given = [one for one in given if bool(one.gradient.any())]
     if not given:
         return None
-    plain = _Weighed.of(given, [one.gradient for one in given], given[0].gradient.new_ones(given[0].width), inputs)
+    plain = _Weighed.of(
+        given,
+        [one.gradient for one in given],
+        [one.sent for one in given],
+        given[0].gradient.new_ones(given[0].width),
+        inputs,
+    )
     even = plain if any(one.floor > 0 for one in given) else _evened(given, plain, inputs)
     chosen = even if even.uneven <= plain.uneven else plain
-    noisy = any(spread > COARSE * one.sigma(g) for one, g, spread in chosen.rows(given))
-    stacked = torch.cat([g / max(one.sigma(g), spread) for one, g, spread in chosen.rows(given)])
+    noisy = any(spread > COARSE * one.sigma(b) for one, _, b, spread in chosen.rows(given))
+    stacked = torch.cat([g / max(one.sigma(b), spread) for one, g, b, spread in chosen.rows(given)])
     rows, width = stacked.shape
     _, s, v = (
         one.to(stacked.device) for one in torch.linalg.svd(stacked.cpu(), full_matrices=rows < width)
@@ -204,9 +238,10 @@ def _roundings(g: Tensor, floor: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class _Given:
-    """A gradient as it was sent, and what is known of its noise: ε of its type, the error of one rounding, and a floor."""
+    """A gradient, as it was ``sent`` or what is left of it, and its noise: ε of its type, the error of one rounding, and a floor."""
 
     gradient: Tensor
+    sent: Tensor
     sums: float
     once: float
     floor: float
@@ -216,38 +251,41 @@ class _Given:
         return self.gradient.shape[1]
 
     def sigma(self, scaled: Tensor) -> float:
-        """Noise of an entry, once rows and columns are scaled."""
+        """Noise of an entry of what was sent, once rows and columns are scaled."""
         return max(max(self.sums, self.once) * float(scaled.norm()) / math.sqrt(scaled.numel()), self.floor)
 
 
 @dataclass(frozen=True, eq=False)
 class _Weighed:
-    """Gradients with scaled rows and columns, and the noise in them as measured beyond ``inputs`` directions, 0 where it was not.
+    """Gradients, and those ``sent``, with scaled rows and columns, and the noise in them beyond ``inputs`` directions, 0 if not measured.
 
     ``spreads`` are the σ of their entries. ``uneven`` is how many times as large as in white noise the largest singular value is.
     """
 
     gradients: list[Tensor]
+    sent: list[Tensor]
     scale: Tensor
     spreads: list[float]
     uneven: float
 
-    def rows(self, given: Sequence[_Given]) -> Iterator[tuple[_Given, Tensor, float]]:
-        return zip(given, self.gradients, self.spreads, strict=True)
+    def rows(self, given: Sequence[_Given]) -> Iterator[tuple[_Given, Tensor, Tensor, float]]:
+        return zip(given, self.gradients, self.sent, self.spreads, strict=True)
 
     @classmethod
-    def of(cls, given: Sequence[_Given], gradients: list[Tensor], scale: Tensor, inputs: int | None) -> _Weighed:
+    def of(
+        cls, given: Sequence[_Given], gradients: list[Tensor], sent: list[Tensor], scale: Tensor, inputs: int | None
+    ) -> _Weighed:
         spreads, uneven = [0.0] * len(gradients), 0.0
         if inputs is None:
-            return cls(gradients, scale, spreads, uneven)
+            return cls(gradients, sent, scale, spreads, uneven)
         for k, g in enumerate(gradients):
             if inputs < min(g.shape):
                 beyond = torch.linalg.svdvals(g.cpu())[inputs:]
                 spreads[k], white = _white(beyond, g.shape, inputs)
                 uneven = max(uneven, float(beyond[0]) / white if white else 0.0)
-        if any(spread > COARSE * one.sigma(g) for one, g, spread in zip(given, gradients, spreads, strict=True)):
+        if any(spread > COARSE * one.sigma(b) for one, b, spread in zip(given, sent, spreads, strict=True)):
             spreads = [max(spread, _end_noise(g)) for spread, g in zip(spreads, gradients, strict=True)]
-        return cls(gradients, scale, spreads, uneven)
+        return cls(gradients, sent, scale, spreads, uneven)
 
 
 def _white(beyond: Tensor, shape: tuple[int, ...], used: int) -> tuple[float, float]:
@@ -284,10 +322,13 @@ def _median_value(rows: int, columns: int) -> float:
 
 
 def _evened(given: Sequence[_Given], plain: _Weighed, inputs: int | None) -> _Weighed:
-    """All rows, then all columns, equally long."""
-    rows = [g / _lengths(g, 1) for g in plain.gradients]
-    columns = _lengths(torch.cat(rows), 0)
-    return _Weighed.of(given, [g / columns for g in rows], 1 / columns[0], inputs)
+    """All rows, then all columns, of what was sent equally long."""
+    lengths = [_lengths(b, 1) for b in plain.sent]
+    columns = _lengths(torch.cat([b / own for b, own in zip(plain.sent, lengths, strict=True)]), 0)
+    gradients, sent = (
+        [g / own / columns for g, own in zip(many, lengths, strict=True)] for many in (plain.gradients, plain.sent)
+    )
+    return _Weighed.of(given, gradients, sent, 1 / columns[0], inputs)
 
 
 def _lengths(g: Tensor, dim: int) -> Tensor:

@@ -16,6 +16,9 @@ MUCH_NEARER = 0.5
 WIDER = 4
 """Beginnings that are kept at each place for each sentence; more than one are kept only if more fit."""
 
+CLOSEST = 1e-4
+"""Smaller shares of the distance of others say no more than this one."""
+
 
 @dataclass(eq=False)
 class Found:
@@ -68,6 +71,47 @@ def by_place(
     for k in so_far.argsort().tolist():
         found.add(starts[k], float(so_far[k]), fits=not guess)
     return found
+
+
+def by_rank(
+    reader: TextReader,
+    reading: Reading,
+    span: RowSpan,
+    sets: Sequence[Tensor],
+    size: int,
+    *,
+    share: float,
+    by_place: bool,
+) -> list[Tensor]:
+    """For a decoder whose batch fills the span: sentences that are nearer to it than others at every place, best first.
+
+    Extends every beginning by the candidates whose smooth distance is at most ``share`` of the median of all candidates there: almost all
+    of them are wrong. One that cannot be extended ends. The best have the lowest mean logarithm of these shares. A decoder that does not
+    read places (``by_place``) reads the same however often the first token is repeated, so that is not done.
+    """
+    keep = WIDER * size
+    ended: list[tuple[float, Tensor]] = []
+    starts = torch.zeros(1, 0, dtype=torch.long, device=span.basis.device)
+    so_far = span.values.new_zeros(1)
+    for at, candidates in enumerate(sets):
+        if len(starts) == 0 or len(candidates) == 0:
+            break
+        found = torch.cat([span.distance(part) for part in reader.read_next(starts, candidates, reading)])
+        found = found.view(len(starts), -1)
+        share_of_others = found / found.median(1, keepdim=True).values.clamp_min(torch.finfo(found.dtype).tiny)
+        near = share_of_others <= share
+        if at and not by_place:
+            near &= (starts[:, None] != candidates[:, None]).any(2)
+        came_from, column = near.nonzero(as_tuple=True)
+        if at:
+            last = sorted(set(range(len(starts))) - set(came_from.tolist()))
+            ended.extend((float(so_far[k]) / at, starts[k]) for k in last)
+        total = so_far[came_from] + share_of_others[came_from, column].clamp_min(CLOSEST).log()
+        best = total.argsort()[:keep]
+        came_from, column, so_far = came_from[best], column[best], total[best]
+        starts = torch.cat([starts[came_from], candidates[column][:, None]], 1)
+    ended.extend((float(value) / starts.shape[1], ids) for value, ids in zip(so_far, starts, strict=True) if len(ids))
+    return [ids for _, ids in sorted(ended, key=lambda one: one[0])]
 
 
 def _nearest(parts: Iterable[Tensor], span: RowSpan, *, guess: bool) -> tuple[Tensor, Tensor]:

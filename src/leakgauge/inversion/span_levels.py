@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 from weakref import WeakKeyDictionary
 
@@ -11,7 +12,14 @@ import torch
 from torch import Tensor
 
 from leakgauge.channels import Gradient
-from leakgauge.channels.facts import is_weight_update, local_steps, require_gradients, require_no_decay
+from leakgauge.channels.facts import (
+    clients,
+    is_weight_update,
+    local_steps,
+    require_gradients,
+    require_no_decay,
+    step_size,
+)
 from leakgauge.core import Observation, Signal, Tokens, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.errors import Inapplicable
@@ -27,6 +35,8 @@ NEARLY = 0.9
 """Such a batch fills at least this share of the possible directions, unless the vocabulary is too small to fill them."""
 ADAPTERS = ("lora_A", "lora_B")
 """What ``peft`` calls the two factors of a low-rank adapter."""
+PLACES = 512
+"""Places of the adversary's own sentences that are run at once."""
 DEEPEST = 3
 """How many layers that read the context are looked at, from the first on."""
 
@@ -39,8 +49,9 @@ class SpanLimit:
     ``width``, have ``rows`` outputs together (adapters: the sum of their ranks). Their gradient has at most ``attainable`` directions, as a
     larger batch of the adversary's own shows; ``rank`` of them are above rounding or noise in this update, and ``filled`` may be. The
     weakest of these is ``weakest`` times as large as the noise; if it is not ``clear`` of it, other directions may be hidden in it. The
-    batch has ``places``. ``by_place``: a token has another input at each place. ``adapters``: only adapters are shared. ``first_step``:
-    their second factor is zero, so the first has no gradient, and only what the first makes of the input is seen.
+    batch has ``places``, counted again in each of the client's ``steps``. ``by_place``: a token has another input at each place.
+    ``adapters``: only adapters are shared. ``first_step``: their second factor is zero, so the first has no gradient, and only what the
+    first makes of the input is seen.
     """
 
     level: Literal["tokens", "sentences"]
@@ -56,6 +67,7 @@ class SpanLimit:
     by_place: bool
     adapters: bool
     first_step: bool
+    steps: int
 
     @property
     def most(self) -> int:
@@ -99,6 +111,7 @@ class Spans:
     ``silent`` are places that get no gradient of their own in this model, such as the last of a model that predicts the next token.
     ``ends_heard``: all places of a sentence that ends before them do. ``coarse``: noise or low precision moved the gradient by more than
     rounding does. ``limits`` are of these levels; if none can tell sentences, also the widest of those that could with a smaller batch.
+    ``context`` are the readings that may tell sentences, ``crowd`` is the gradient of a batch that fills them. The client took ``steps``.
     """
 
     reader: TextReader
@@ -108,6 +121,9 @@ class Spans:
     ends_heard: bool
     coarse: bool
     limits: tuple[SpanLimit, ...]
+    context: tuple[Reading, ...]
+    crowd: Signal
+    steps: int
 
     def hears_all(self, length: int) -> bool:
         """Whether every token of a sentence of which ``length`` were found got a gradient."""
@@ -134,16 +150,12 @@ _PROBED: WeakKeyDictionary[Victim, dict[tuple[int, int | None, tuple[str, ...]],
 
 def find_spans(victim: Victim, seen: Observation, signal: Signal, *, padding: int | None, seed: int) -> Spans:
     """The levels that can tell tokens and sentences; refuses an update or a model for which there is none."""
-    size = batch_size(seen)
-    if local_steps(seen.channel, size) > 1:
-        raise Inapplicable(
-            f"the update sums {local_steps(seen.channel, size)} local steps, taken at different weights, so it spans no one set of inputs"
-        )
     require_gradients(seen.channel)
     require_no_decay(seen.channel)
+    steps = local_steps(seen.channel, batch_size(seen))
     probe = _probe(victim, tuple(signal), padding=padding, seed=seed)
     single, context = _first_readings(probe.layout)
-    alone = [_level(reading, victim, seen, signal, probe.crowd) for reading in single]
+    alone = [level_of(reading, victim, seen, signal, probe.crowd) for reading in single]
     levels = [level for level in alone if level is not None]
     if not levels:
         raise Inapplicable(
@@ -160,24 +172,73 @@ def find_spans(victim: Victim, seen: Observation, signal: Signal, *, padding: in
             f"the gradient of {fitting[0].reading.module} mixes the places of a sentence: of {len(passing)} tokens of the adversary's "
             f"own only {int(passing.sum())} are in its span, because too few places of the model's output are used"
         )
+    heard_context = [reading for reading in context if bool((probe.heard[reading.module] | ~passing).all())]
+    chosen, full = sentence_level(heard_context, victim, seen, signal, probe.crowd, causal=probe.layout.causal)
+    if chosen is None and len(heard_context) < len(
+        context
+    ):  # what a smaller batch could tell is stated of the others too
+        _, full = sentence_level(context, victim, seen, signal, probe.crowd, causal=probe.layout.causal)
+    silent = tuple((~passing).nonzero().flatten().tolist())
+    said = [one.limit for one in (chosen or full,) if one is not None]
+    coarse = any(level.span.coarse for level in (*fitting, *((chosen,) if chosen is not None else ())))
+    limits = (*(level.limit for level in fitting), *said)
+    return Spans(
+        _reader(victim, probe.layout, signal, steps, [*fitting, *([chosen] if chosen is not None else [])]),
+        tuple(fitting),
+        chosen,
+        silent,
+        probe.ends_heard,
+        coarse,
+        limits,
+        tuple(heard_context),
+        probe.crowd,
+        steps,
+    )
+
+
+def sentence_level(
+    context: Sequence[Reading],
+    victim: Victim,
+    seen: Observation,
+    signal: Signal,
+    crowd: Signal,
+    *,
+    causal: bool,
+    sent: Signal | None = None,
+) -> tuple[Level | None, Level | None]:
+    """The level that tells sentences, if one of them has room, and the widest of those that are full before it.
+
+    If ``signal`` is what is left of an update, ``sent`` is the update.
+    """
     chosen, full = None, None
     for reading in context:
-        level = _level(reading, victim, seen, signal, probe.crowd)
+        level = level_of(reading, victim, seen, signal, crowd, sent=sent)
         if level is None:
             continue
         if not level.limit.room:
-            full = level.limit if full is None or level.limit.most > full.most else full
+            full = level if full is None or level.limit.most > full.limit.most else full
             continue
-        if bool((probe.heard[reading.module] | ~passing).all()):
-            if chosen is None or level.span.free > chosen.span.free:
-                chosen = level
-            if probe.layout.causal and chosen.span.free >= ROOMY * chosen.span.width:
-                break
-    silent = tuple((~passing).nonzero().flatten().tolist())
-    said = [chosen.limit] if chosen is not None else [full] if full is not None else []
-    coarse = any(level.span.coarse for level in (*fitting, *((chosen,) if chosen is not None else ())))
-    limits = (*(level.limit for level in fitting), *said)
-    return Spans(TextReader(victim, probe.layout), tuple(fitting), chosen, silent, probe.ends_heard, coarse, limits)
+        if chosen is None or level.span.free > chosen.span.free:
+            chosen = level
+        if causal and chosen.span.free >= ROOMY * chosen.span.width:
+            break
+    return chosen, full
+
+
+def _reader(victim: Victim, layout: Layout, signal: Signal, steps: int, levels: Sequence[Level]) -> TextReader:
+    """At the weights before the client's steps; if it took several, also after them: what it read in each is near the line between both.
+
+    The inputs of the first step are those at the weights that everybody knows. Those of K steps span at most K times as many directions.
+    """
+    if steps == 1:
+        return TextReader(victim, layout)
+    after = replace(victim)  # a copy of the model
+    with torch.no_grad():
+        for name, parameter in after.model.named_parameters():
+            if name in signal:
+                parameter += signal[name]
+    spans = {level.reading.module: level.span for level in levels}
+    return TextReader(victim, layout, moved=TextReader(after, layout), spans=spans)
 
 
 def _first_readings(layout: Layout) -> tuple[list[Reading], list[Reading]]:
@@ -224,24 +285,34 @@ def _at_length(heard: Tensor, length: int) -> Tensor:
 
 
 def _own_gradient(victim: Victim, ids: Tensor, used: set[str], *, seed: int) -> Signal:
-    """The gradient of the adversary's own sentences, for the parameters in ``used``."""
-    space = victim.space
+    """The mean gradient of the adversary's own sentences, for the parameters in ``used``, from a few sentences at a time."""
+    space, summed = victim.space, dict[str, Tensor]()
     assert isinstance(space, Tokens)
-    with private_randomness(seed, victim.device):
-        with torch.no_grad():
-            scores = victim(ids)
-        predicts = scores.shape == (*ids.shape, space.vocab)
-        targets = ids if predicts else scores.argmin(-1)  # an unlikely class, so the gradient does not vanish
-        found = Gradient()(victim, ids, targets)
-    return {name: value for name, value in found.items() if name in used}
+    for part in ids.split(max(1, PLACES // ids.shape[1])):
+        with private_randomness(seed, victim.device):
+            with torch.no_grad():
+                scores = victim(part)
+            predicts = scores.shape == (*part.shape, space.vocab)
+            targets = part if predicts else scores.argmin(-1)  # an unlikely class, so the gradient does not vanish
+            found = Gradient()(victim, part, targets)
+        for name in used:
+            summed[name] = summed.get(name, 0.0) + found[name] * (len(part) / len(ids))
+    return summed
 
 
-def _level(reading: Reading, victim: Victim, seen: Observation, signal: Signal, crowd: Signal) -> Level | None:
-    """None if all gradients of the layers are zero."""
-    places = batch_size(seen) * victim.space.shape[0]
+def level_of(
+    reading: Reading, victim: Victim, seen: Observation, signal: Signal, crowd: Signal, *, sent: Signal | None = None
+) -> Level | None:
+    """None if all gradients of the layers are zero. If ``signal`` is what is left of an update, ``sent`` is the update."""
+    size = batch_size(seen)
+    steps = local_steps(seen.channel, size)  # each reads inputs of its own, at other weights
+    places = victim.space.shape[0] * (
+        size if steps == 1 else steps * step_size(seen.channel, size) * clients(seen.channel)
+    )
     shared = [one for one in reading.readers if bool(signal[one.parameter].any())]
     floors = [_update_rounding(victim, seen, one.parameter) for one in shared]
-    span = row_span([one.gradient(signal) for one in shared], inputs=places, floors=floors)
+    before = None if sent is None else [one.gradient(sent) for one in shared]
+    span = row_span([one.gradient(signal) for one in shared], inputs=places, floors=floors, sent=before)
     if span is None:
         return None
     largest = row_span([one.gradient(crowd) for one in shared], inputs=None)
@@ -262,6 +333,7 @@ def _level(reading: Reading, victim: Victim, seen: Observation, signal: Signal, 
         by_place=reading.by_place,
         adapters=all(inner),
         first_step=all(inner) and _first_step(victim, shared[0].module),
+        steps=steps,
     )
     return Level(reading, span, limit)
 

@@ -97,6 +97,7 @@ class DecoderBlocks:
             except _Enough as end:
                 if end is not ending:
                     raise
+                end.__traceback__ = None  # it refers to this frame: a cycle that would keep all tensors of the pass
         return seen[0]
 
     def predicted(self, ids: Tensor, *, cut: int | None = None, features: Tensor | None = None) -> Tensor:
