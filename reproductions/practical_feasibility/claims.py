@@ -137,7 +137,7 @@ def priors() -> str:
     batch, ours = at["batches", 20, "train", 4, "none"], at["feasibility", "post", "eval", 1, "none"]
     return (
         f"trained ResNet-20, one CIFAR-10 image, inference mode: SSIM {same:.2f} with a prior of CIFAR-10, {half:.2f} of half its classes, {other:.2f} of other photographs; training mode, exact statistics, batches of 4: {batch['rank_1']['lpips']} of "
-        f"{batch['images']} recognised among 1,000; trained ResNet18, inference mode: {ours['ssim']:.2f}"
+        f"{batch['images']} recognised among 1,000 by LPIPS; trained ResNet18, inference mode: {ours['ssim']:.2f}"
     )  # fmt: skip
 
 
