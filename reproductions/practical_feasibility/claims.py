@@ -389,7 +389,7 @@ def claims(folder: Path) -> list[Claim]:
             ours=priors(),
             evidence=Evidence(agrees=None),
             confidence="medium",
-            note="A diffusion prior, [measured elsewhere](../../docs/priors.md#what-we-measured). It shows that a prior need not have seen the client's data, nor such data. Whether it finds what no search without it can is open: on "
+            note="A diffusion prior, [measured elsewhere](../../docs/priors.md#what-we-measured). Through ResNet-20 a prior of other photographs does as well as one of CIFAR-10, so it need not have seen the client's data. The prior used on ResNet18 and on batches learned from CIFAR-10's training images. Whether it finds what no search without it can is open: on "
             "ResNet18 a longer search finds the image too. ViT-B, MaxViT-T and ConvNeXt-T, of which the paper says it, were not attacked with a prior.",
         ),
         Claim(
