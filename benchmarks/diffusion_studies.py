@@ -11,6 +11,7 @@
     paper-20            the same images by the paper's attack and by the plain normalised step
     train-4 …           train mode with shared statistics, batches of that size; eval-4 … the same in eval mode
     resnet18-post …     the feasibility paper's ResNet18 of that form, trained here: single images in eval mode, batches of 4 in train mode
+    architectures       other networks of the feasibility paper, trained by its study (``--weights``): single images
     defenses            ResNet-20, one image: each defense, known to the adversary or not, with and without the prior
     labels              how many labels are read in small batches (a CPU does)
     null                what images of the prior have in common with the attacked ones, without any signal (a CPU does)
@@ -35,7 +36,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -84,11 +85,13 @@ from leakgauge.measures.reidentification import normalised_correlation, rank
 from leakgauge.priors import load_diffusion, sample
 from reproductions.common.networks.cifar_resnet import CifarResNet, load_cifar_resnet
 from reproductions.common.runner import Options, Rows
+from reproductions.practical_feasibility import networks as feasibility
 from reproductions.practical_feasibility.control import victim_of
 
 Form = Literal["post", "pre"]
-Network = int | Form
-"""A CIFAR ResNet of that depth, or the ResNet18 of the feasibility study in that form."""
+Architecture = Literal["swin_t", "convnext_t", "vit_b"]
+Network = int | Form | Architecture
+"""A CIFAR ResNet of that depth, the ResNet18 of the feasibility study in that form, or another network of that study."""
 
 DEFENSES: dict[str, tuple[Channel, tuple[Defense, ...]]] = {
     "noise 0.1": (Gradient(), (GaussianNoise(relative=0.1),)),
@@ -301,6 +304,12 @@ class Run:
         if isinstance(network, int):
             model, space = self.network(network)
             return Victim(model.to(self.device), space, mode=how, name=f"resnet{network}")
+        if network not in get_args(Form):
+            made = feasibility.Network(network)
+            model, space, _ = made.made(classes=10, seed=0, quick=self.given.quick)
+            if not self.given.quick and not feasibility.fill(model, self.given.weights, made):
+                raise SystemExit(f"{self.given.weights} holds no weights of {network}")
+            return Victim(model.to(self.device), space, mode=how, name=network)
         data = None if self.given.quick else self.given.data
         options = Options(quick=self.given.quick, device=self.device, out=self.given.out / "resnet18", data=data)
         return victim_of(f"{network} trained", options, Rows.resume(options, "networks"), mode=how)
@@ -418,6 +427,12 @@ def resnet18(form: Form) -> Callable[[Run], None]:
             run.compared("feasibility", Scene.of(run, form, max(4, images), mode="train", batch=4), restarts=8)
 
     return study
+
+
+def architectures(run: Run) -> None:
+    for name in run.given.network:
+        if not run.late:
+            run.compared("feasibility", Scene.of(run, name, min(run.given.images, 8)), restarts=4)
 
 
 def defenses(run: Run) -> None:
@@ -562,6 +577,7 @@ STUDIES: dict[str, Callable[[Run], None]] = {
     **{f"{mode}-{batch}": batches(mode, batch) for mode in ("train", "eval") for batch in (1, 4, 8)},
     "resnet18-post": resnet18("post"),
     "resnet18-pre": resnet18("pre"),
+    "architectures": architectures,
     "defenses": defenses,
     **{kind: prior_of(kind) for kind in KINDS},
     "labels": labels,
@@ -586,6 +602,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--restarts", type=int, help="of the attack with a prior; by default what each study takes on a GPU"
     )
     parser.add_argument("--defense", nargs="+", choices=tuple(DEFENSES), help="these alone, in the study of defenses")
+    parser.add_argument("--weights", type=Path, help="folder of the networks that the feasibility study has trained")
+    parser.add_argument("--network", nargs="+", default=get_args(Architecture), choices=get_args(Architecture))
     parser.add_argument("--tuning", action="store_true", help="batches of images that are not reported")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)

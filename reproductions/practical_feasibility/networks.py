@@ -22,6 +22,7 @@ from leakgauge.errors import Inapplicable, MissingExtra
 from leakgauge.integrations import huggingface, timm
 from leakgauge.models import ViT
 from reproductions.common.networks import ResNet18, Swin
+from reproductions.common.runner import Options
 
 CIFAR: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
 IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -125,6 +126,11 @@ _MAKERS = {
     "resnet18_pre": _resnet, "resnet18_post": _resnet, "swin_t": _swin, "swinv2_t": _swinv2, "convnext_t": _convnext,
     "vit_b": _vit, "maxvit_t": _maxvit,
 }  # fmt: skip
+
+
+def weights_folder(options: Options) -> Path:
+    """Where networks lie that several parts attack."""
+    return options.out / ("quick_weights" if options.quick else "weights")
 
 
 def weights_file(folder: Path, net: Network) -> Path:

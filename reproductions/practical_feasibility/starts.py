@@ -25,7 +25,7 @@ from reproductions.common import gates, runner
 from reproductions.common.runner import Part, Row, Rows, rounded, run_part
 from reproductions.practical_feasibility import control
 from reproductions.practical_feasibility.control import RESULTS, Continued, Setting, mismatch
-from reproductions.practical_feasibility.networks import Network, fill
+from reproductions.practical_feasibility.networks import Network, fill, weights_folder
 
 PAPER = {
     "swin_t": (1.0, 1.0, 1.0, 1.0, 0.99, 1.00, 1.00, 1.00, 1.00, 1.00, 0.87),
@@ -41,6 +41,9 @@ SETTINGS = (
     Setting(tv=1e-5, lr=0.01, signed=False, decay="cosine"),
     Setting(power=0.5, tv=1e-3, lr=0.03),
 )
+BEST = (SETTINGS[1], SETTINGS[4])
+TRAINED_SETTINGS = (*(replace(one, along=True) for one in BEST), BEST[0])
+"""What was best on untrained networks; for trained ones also along the gradient at the output, which solved the positive control."""
 SHARES, TRIAL_SHARES = tuple(i / 10 for i in range(11)), (0.5, 1.0)
 TRIAL, FINAL, IMAGES = 400, 2500, 3
 
@@ -97,7 +100,7 @@ def searched(
 
 @dataclass(frozen=True, kw_only=True)
 class Options(runner.Options):
-    """``networks`` to attack, as initialised or with the weights that ``accuracy.py`` has left under OUT/weights."""
+    """``networks`` to attack, as initialised or with the weights that ``accuracy.py`` or ``stems.py`` has left under OUT/weights."""
 
     networks: tuple[str, ...] = tuple(PAPER)
     trained: bool = False
@@ -125,20 +128,21 @@ def attack(name: str, options: Options, results: Rows) -> None:
         results.add(f"refused {unit}", facts | {"kind": "refused", "why": str(refusal)})
         return
     if options.trained:
-        weights = options.out / ("quick_weights" if options.quick else "weights")
+        weights = weights_folder(options)
         if not fill(model, weights, network):
-            raise SystemExit(f"no weights of {name} in {weights}; run accuracy.py first")
+            raise SystemExit(f"no weights of {name} in {weights}; run accuracy.py or stems.py first")
         x, y = control.cifar(options, "test")
         balanced, error = gates.balanced_accuracy(model.to(options.device), (space.encode(x), y), control.CLASSES)
         facts |= {"accuracy": balanced, "gates": [gates.above_chance(balanced, error, control.CLASSES).row()]}
     victim = Victim(model.eval().to(options.device), space, mode="train", name=name)
-    for setting in SETTINGS[:2] if options.quick else SETTINGS:
+    settings = TRAINED_SETTINGS if options.trained else SETTINGS
+    for setting in settings[:2] if options.quick else settings:
         trial = f"trial {unit} {setting.key}"
         if not results.has(trial):
             steps = 3 if options.quick else TRIAL
             row, _ = searched(victim, others, setting, TRIAL_SHARES, steps=steps, seed=options.seed)
             results.add(trial, facts | {"kind": "trial"} | row)
-    tried = {s: results.done[u]["best"] for s in SETTINGS if results.has(u := f"trial {unit} {s.key}")}
+    tried = {s: results.done[u]["best"] for s in settings if results.has(u := f"trial {unit} {s.key}")}
     chosen = max(tried, key=lambda one: sum(map(sum, tried[one])))
     shares = (0.0, 0.5, 1.0) if options.quick else SHARES
 
@@ -160,7 +164,7 @@ def main() -> None:
     parser.add_argument(
         "--network", action="append", choices=list(PAPER), help="may be given more than once; all if not given"
     )
-    parser.add_argument("--trained", action="store_true", help="networks as accuracy.py has trained them")
+    parser.add_argument("--trained", action="store_true", help="networks as accuracy.py or stems.py has trained them")
     given = parser.parse_args()
     networks = tuple(given.network or (("swin_t", "convnext_t") if given.quick else PAPER))
     run_part(Part("starts", run), Options.of(given, networks=networks, trained=given.trained))

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from leakgauge.core import Pixels, Victim
 from reproductions.common import gates, runner
-from reproductions.common.runner import Options, Part, Row, Rows, run_part
+from reproductions.common.runner import Options, Part, Row, Rows, run_part, save_weights
 from reproductions.practical_feasibility import control
 from reproductions.practical_feasibility.control import CLASSES, IMAGES, RESULTS, Setting
-from reproductions.practical_feasibility.networks import Network
+from reproductions.practical_feasibility.networks import Network, weights_file, weights_folder
 from reproductions.practical_feasibility.starts import FINAL, TRIAL, searched
 from reproductions.practical_feasibility.training import SWIN, trained
 
@@ -57,6 +57,7 @@ def victim_of(stem: str, options: Options, results: Rows) -> Victim:
             gates.shuffled(train[1]),
         ]
         results.save(stem, model, half=True)
+        save_weights(weights_file(weights_folder(options), STEMS[stem]), model, half=True)  # for the parts that attack this network
         results.load(stem, model)
         row: Row = {
             "stem": stem,
