@@ -430,9 +430,11 @@ def resnet18(form: Form) -> Callable[[Run], None]:
 
 
 def architectures(run: Run) -> None:
-    for name in run.given.network:
+    """Single images, then a batch of four. They have no batch statistics, so training mode is no other case."""
+    for name, batch in itertools.product(run.given.network, (1, 4)):
         if not run.late:
-            run.compared("feasibility", Scene.of(run, name, min(run.given.images, 8)), restarts=4)
+            images = max(batch, min(run.given.images, 8))
+            run.compared("feasibility", Scene.of(run, name, images, batch=batch), restarts=4)
 
 
 def defenses(run: Run) -> None:

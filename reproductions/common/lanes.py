@@ -82,6 +82,7 @@ def starts(seconds: float, network: str, *arguments: str) -> Job:
     return feasibility(seconds, "starts", "--network", network, *arguments)
 
 
+PIPE = "CUDA_MPS_PIPE_DIRECTORY"
 KINDS = ("shared", "not shared", "Huang")
 """What Fig. 2 of the feasibility paper lets the adversary know of the batch statistics."""
 
@@ -100,12 +101,25 @@ PLANS: dict[str, tuple[Lane, ...]] = {
         lane(feasibility(200, "train_mode_longer", "--form", "post")),
         lane(feasibility(200, "train_mode_longer", "--form", "pre")),
     ),
-    "golden": (  # what the golden zone still lacks with the paper's 100 decoder epochs
+    "trained": (  # networks that are trained first and attacked then: Fig. 4, ViT-B by closed form, both stems of Swin-T
         lane(
-            golden(150, "predictions", "clusters", *HUNDRED, "--labels", "LS+"),
+            feasibility(70, "accuracy", "--case", "convnext_t", "--longer", "0.5"), starts(320, "convnext_t", "--trained")
+        ),
+        lane(
+            feasibility(40, "accuracy", "--case", "vit_b", "--longer", "2"),
+            feasibility(90, "closed_form", "--trained"),
+            feasibility(200, "stems", "--stem", "imagenet"),
+        ),
+        lane(feasibility(225, "stems", "--stem", "adapted"), starts(220, "swin_t", "--trained")),
+    ),
+    "golden": (  # IR-152 with LS+ and the paper's 100 decoder epochs, and fewer auxiliary images
+        lane(
+            golden(390, "predictions", "clusters", "ir152-curve", *HUNDRED, "--labels", "LS+"),
             golden(60, "sample-size"),
             fills=True,
         ),
+    ),
+    "golden-seeds": (  # second trainings
         lane(
             golden(500, "ir152-smoothing", *HUNDRED[:2], "--seeds", "2"),
             golden(400, "vgg19-curve", "vgg19-smoothing", *HUNDRED[:2], "--seeds", "2"),
@@ -116,14 +130,8 @@ PLANS: dict[str, tuple[Lane, ...]] = {
         lane(starts(540, "maxvit_t")),
         lane(april(420, "positions")),
     ),
-    "next-6": (  # Swin-T's two stems with equal epochs
-        lane(feasibility(450, "stems", "--stem", "adapted")),
-        lane(feasibility(450, "stems", "--stem", "imagenet")),
-    ),
-    "next-7": (  # trained networks for Fig. 4
-        lane(feasibility(150, "accuracy", "--case", "convnext_t"), starts(380, "convnext_t", "--trained")),
-        lane(feasibility(60, "accuracy", "--case", "vit_b"), starts(400, "vit_b", "--trained")),
-        lane(feasibility(180, "accuracy", "--case", "swin_t"), starts(350, "swin_t", "--trained")),
+    "next-7": (  # Fig. 4 of a trained ViT-B
+        lane(feasibility(60, "accuracy", "--case", "vit_b", "--longer", "2"), starts(400, "vit_b", "--trained")),
     ),
     **{  # Fig. 2, longer searches: shared statistics, the proxy, naive ones
         f"next-{9 + i}": tuple(batch_of_16(form, KINDS[i : i + 1], longer=5.5) for form in ("pre", "post"))
@@ -138,8 +146,8 @@ CUT, WHOLE = (
 )
 NEEDS = {
     "next-4": ("cifar10_test.zip", "mnist.npz", "packages/timm"),
-    **dict.fromkeys([f"next-{i}" for i in (1, 6, 7, 9, 10, 11)], CUT),
-    "golden": (*WHOLE, "kmnist_test.npz"),
+    **dict.fromkeys(["trained", *(f"next-{i}" for i in (1, 7, 9, 10, 11))], CUT),
+    **dict.fromkeys(["golden", "golden-seeds"], (*WHOLE, "kmnist_test.npz")),
 }
 """What a plan reads from its folder of data; ``packages`` is on the path of its scripts."""
 
@@ -265,14 +273,17 @@ def _walk(lane: Lane, common: list[str], environment: dict[str, str], until: flo
 
 
 class Sharing:
-    """NVIDIA's MPS daemon, where there is one and it works; ``environment`` then says how to reach it."""
+    """NVIDIA's MPS daemon, where there is one and it works; ``environment`` then says how to reach it.
+
+    One that the caller has started, for other work beside the lanes, is used and left running.
+    """
 
     def __init__(self, environment: dict[str, str]) -> None:
-        self.works, self.folder = False, None
-        if shutil.which("nvidia-cuda-mps-control") is None:
+        self.works, self.folder = PIPE in environment, None
+        if self.works or shutil.which("nvidia-cuda-mps-control") is None:
             return
         self.folder = Path(tempfile.mkdtemp(prefix="mps."))
-        own = {"CUDA_MPS_PIPE_DIRECTORY": str(self.folder / "pipe"), "CUDA_MPS_LOG_DIRECTORY": str(self.folder / "log")}
+        own = {PIPE: str(self.folder / "pipe"), "CUDA_MPS_LOG_DIRECTORY": str(self.folder / "log")}
         for path in own.values():
             Path(path).mkdir()
         self.environment = environment | own

@@ -70,7 +70,7 @@ def measure(
         recipes = [replace(one, batch=64) for one in recipes]
     done = trained(
         model, space, (train.x, train.y), (test.x, test.y), recipe=recipes, seconds=options.scale * seconds, device=options.device,
-        epochs=given_epochs(net, ledger), most_epochs=1 if options.quick else MOST_EPOCHS, seed=options.seed,
+        epochs=given_epochs(net, ledger, options.scale), most_epochs=1 if options.quick else MOST_EPOCHS, seed=options.seed,
     )  # fmt: skip
     save_weights(weights_file(options.weights, net), model, half=True)
     if ledger.has(key):
@@ -83,10 +83,10 @@ def measure(
     )  # fmt: skip
 
 
-def given_epochs(net: Network, ledger: Rows) -> int | None:
+def given_epochs(net: Network, ledger: Rows, scale: float) -> int | None:
     """Where accuracies are compared, stems or patch sizes, networks are trained for equally many epochs; else as time allows."""
     if net.name == "vit_b":
-        return LADDER_EPOCHS
+        return round(scale * LADDER_EPOCHS)
     if net.adapted or net.name not in COMPARED:
         return None
     found = [row["epochs"] for row in ledger.rows if row["unit"] == net.name and "epochs" in row]

@@ -13,7 +13,7 @@ from reproductions.common.scripts import parts, run_scripts
 
 PARTS = parts(
     "freeze_thresholds", "freeze_layout", "control", "control_longer", "train_mode", "train_mode_longer", "accuracy",
-    "starts", "start_scores", "stems", "shared_statistics",
+    "starts", "start_scores", "closed_form", "stems", "shared_statistics",
     "shared_statistics_longer = shared_statistics --longer 2 --restarts 4", "small", "large", "detection",
 )  # fmt: skip
 
