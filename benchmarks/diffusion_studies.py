@@ -431,7 +431,7 @@ def resnet18(form: Form) -> Callable[[Run], None]:
 
 def architectures(run: Run) -> None:
     """Single images, then a batch of four. They have no batch statistics, so training mode is no other case."""
-    for name, batch in itertools.product(run.given.network, (1, 4)):
+    for name, batch in itertools.product(run.given.network, run.given.batch):
         if not run.late:
             images = max(batch, min(run.given.images, 8))
             run.compared("feasibility", Scene.of(run, name, images, batch=batch), restarts=4)
@@ -606,6 +606,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--defense", nargs="+", choices=tuple(DEFENSES), help="these alone, in the study of defenses")
     parser.add_argument("--weights", type=Path, help="folder of the networks that the feasibility study has trained")
     parser.add_argument("--network", nargs="+", default=get_args(Architecture), choices=get_args(Architecture))
+    parser.add_argument("--batch", nargs="+", type=int, default=(1, 4), help="sizes of the batches through --network")
     parser.add_argument("--tuning", action="store_true", help="batches of images that are not reported")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)

@@ -57,7 +57,9 @@ def victim_of(stem: str, options: Options, results: Rows) -> Victim:
             gates.shuffled(train[1]),
         ]
         results.save(stem, model, half=True)
-        save_weights(weights_file(weights_folder(options), STEMS[stem]), model, half=True)  # for the parts that attack this network
+        save_weights(
+            weights_file(weights_folder(options), STEMS[stem]), model, half=True
+        )  # for the parts that attack this network
         results.load(stem, model)
         row: Row = {
             "stem": stem,

@@ -11,10 +11,13 @@ from importlib import import_module
 from pathlib import Path
 
 import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
 
+from leakgauge.data.embedded import photographs
 from reproductions.common import page
 from reproductions.common.drawing import Line, Panel, grid, svg
-from reproductions.common.runner import Pictures, Row, measured_on, read, read_pictures
+from reproductions.common.runner import SHOWN, Pictures, Row, measured_on, read, read_pictures
 from reproductions.practical_feasibility import confusion, shared_statistics, start_scores
 from reproductions.practical_feasibility.claims import (
     claims,
@@ -24,9 +27,13 @@ from reproductions.practical_feasibility.claims import (
     longer_train_mode,
     longest_batches,
     mean,
+    percent,
 )
 from reproductions.practical_feasibility.setting import RESULTS
+from reproductions.practical_feasibility.stems import STEMS
 
+AGAIN = tuple(f"{form} trained, batch {batch}" for form, batch in (("post", 4), ("pre", 1), ("pre", 4), ("post", 1)))
+"""Training mode again, in the order of measuring; the pictures of the first two are from another call."""
 PAGE = Path(__file__).parent / "README.md"
 PARTS = ("freeze_thresholds", "freeze_layout", "accuracy", "small", "large", "shared_statistics", "detection")
 SHARED = "shared_statistics_longer"
@@ -92,7 +99,11 @@ def train_mode() -> str:
     said.append("![Originals and reconstructions](results/train_mode.png)")
     if longer_train_mode(RESULTS):
         said[0] += f" Again: {measured_on(RESULTS / 'train_mode_longer.jsonl')}"
-        said += ["Again:", "![Originals and reconstructions of the lines named again](results/train_mode_longer.png)"]
+        said += ["Again:"]
+        said += [
+            f"![Originals and reconstructions of the lines named again](results/{name}.png)"
+            for name in ("train_mode_longer", "train_mode_longer_2")
+        ]
     return "\n\n".join(said)
 
 
@@ -111,6 +122,52 @@ def starts() -> str:
     ]
     words = f"{measured_on(RESULTS / 'starts.jsonl')} Mean of 3 images; networks are untrained unless it is said. {' '.join(said)}"
     return "\n\n".join([words, page.table(heads, lines), "![SSIM by start](results/starts.svg)", *pictures])
+
+
+def closed_form() -> str:
+    rows = read(RESULTS / "closed_form.jsonl")
+    heads = ["ViT-B", "accuracy", "images", "exact, and certified", "PSNR", "seconds an image"]
+    lines = [
+        [
+            row["unit"].removesuffix(", trained"),
+            percent(row) if row["trained"] else "untrained",
+            str(row["images"]),
+            str(row["certified"]),
+            f"{min(row['psnr']):.0f} to {max(row['psnr']):.0f} dB",
+            f"{row['seconds'] / row['images']:.1f}",
+        ]
+        for row in rows
+    ]
+    return "\n\n".join(
+        [
+            measured_on(RESULTS / "closed_form.jsonl"),
+            page.table(heads, lines),
+            "![Originals, and what the closed form reads from untrained and trained ViT-B/16 at 224 × 224](results/closed_form.png)",
+        ]
+    )
+
+
+def stems() -> str:
+    rows = read(RESULTS / "stems.jsonl")
+    networks = {row["stem"]: row for row in rows if row["unit"].startswith("trained ")}
+    heads = ["stem", "accuracy", "start", "SSIM of 8 images", "mean", "1 − cos"]
+    lines = []
+    for row in (row for row in rows if row.get("kind") == "final"):
+        for number, (noise, best) in enumerate(zip(row["shares"], row["best"], strict=True)):
+            off = row["mismatch"][number * len(best) : (number + 1) * len(best)]
+            lines.append(
+                [
+                    row["stem"],
+                    percent(networks[row["stem"]]),
+                    f"{noise:g} noise",
+                    ", ".join(f"{value:.2f}" for value in best),
+                    f"**{mean(best):.2f}**",
+                    f"{min(off):.2g} to {max(off):.2g}",
+                ]
+            )
+    done = next(row for row in rows if row.get("kind") == "final")
+    words = f"{measured_on(RESULTS / 'stems.jsonl')} {done['setting']}, {done['steps']} steps for both."
+    return "\n\n".join([words, page.table(heads, lines), "![Originals and reconstructions](results/stems.png)"])
 
 
 def attacked(row: Row) -> str:
@@ -136,6 +193,7 @@ def sections() -> dict[str, str]:
         "train_mode": train_mode(),
     }
     made |= {"starts": starts(), "start_scores": start_scores.sentence(RESULTS), "confusion": confusion.table(RESULTS)}
+    made |= {"closed_form": closed_form(), "stems": stems()}
     return made | {name: of_part(name) for name in (*PARTS, SHARED)}
 
 
@@ -154,7 +212,10 @@ def draw() -> None:
     rows = [row for row in read(RESULTS / "train_mode.jsonl") if "psnr" in row]
     _lines("train_mode", kept["train_mode"], {f"{row['case']}, batch {row['batch']}": row["unit"] for row in rows})
     longer = {f"{row['case']}, batch {row['batch']}": unit for unit, row in longer_train_mode(RESULTS).items()}
-    _lines("train_mode_longer", read_pictures(RESULTS, "train_mode_longer"), longer)
+    for name, wanted in (("train_mode_longer", AGAIN[:2]), ("train_mode_longer_2", AGAIN[2:])):
+        _lines(name, read_pictures(RESULTS, "train_mode_longer"), {words: longer[words] for words in wanted})
+    _stems(read_pictures(RESULTS, "stems"))
+    _closed_form(read_pictures(RESULTS, "closed_form"))
     _lines(SHARED, kept[SHARED], {case: case for case in shared_statistics.CASES}, side=48)
     panels = []
     for row in (row for row in read(RESULTS / "starts.jsonl") if row["kind"] == "final"):
@@ -185,6 +246,31 @@ def _lines(name: str, pictures: Pictures, wanted: Mapping[str, str], *, side: in
     if wanted and all(unit in pictures for unit in ("truth", *wanted.values())):
         lines = [("original", pictures["truth"]), *((words, pictures[unit]) for words, unit in wanted.items())]
         grid(RESULTS / f"{name}.png", lines, side=side)
+
+
+def _stems(pictures: Pictures) -> None:
+    """From half noise and from noise alone, below each other, for both stems."""
+    if all(f"{stem} best" in pictures for stem in STEMS):
+        count = len(pictures["truth"])
+        found = [
+            (f"{stem}, {noise}", pictures[f"{stem} best"][place * count : (place + 1) * count])
+            for place, noise in enumerate(("half noise", "noise"))
+            for stem in STEMS
+        ]
+        grid(RESULTS / "stems.png", [("original", pictures["truth"]), *found], side=64)
+
+
+def _closed_form(pictures: Pictures) -> None:
+    wanted = {"untrained": "224, patches of 16", "trained": "224, patches of 16, trained"}
+    if all(unit in pictures for unit in wanted.values()):
+        own = _at_side(photographs(224), SHOWN)
+        shown = [("original", own), *((words, pictures[unit]) for words, unit in wanted.items())]
+        grid(RESULTS / "closed_form.png", shown, side=84)
+
+
+def _at_side(images: Tensor, side: int) -> np.ndarray:
+    small = F.adaptive_avg_pool2d(images, (side, side))
+    return (small * 255).round().byte().numpy()
 
 
 def _starts(row: Row, pictures: Pictures) -> None:
