@@ -365,9 +365,13 @@ class Run:
         # the first call also compiles and tunes; what the two others take beyond each other are steps
         _, short, long = (scene.attacked(plain.attack(n, mode), self.given.seed)[1] for n in (tried, tried, 3 * tried))
         each = max((long - short) / (2 * tried), 0.2 * long / (3 * tried))
-        steps = self.steps(max(tried, min(20_000, int((seconds - short) / each) + tried)))
+        setting_up, most = short - tried * each, 3 * seconds + 20
+        if setting_up > seconds / 2:  # what is left would compare nothing, so it gets its steps instead
+            steps, most = self.steps(PLAIN_STEPS), math.inf
+        else:
+            steps = self.steps(max(tried, min(20_000, int((seconds - setting_up) / each))))
         attack = plain.attack(steps, mode)
-        found, took = scene.attacked(attack, self.given.seed, most=3 * seconds + 20)
+        found, took = scene.attacked(attack, self.given.seed, most=most)
         name = "falling_variation" if mode == "eval" else "inverting_gradients"
         facts: dict[str, object] = {"setting": {**asdict(plain), "steps": steps}}
         self.add(study, name, {**scene.row(found, took), **facts}, scene.images(found))

@@ -97,13 +97,10 @@ def batch_of_16(form: str, kinds: Sequence[str], *, longer: float) -> Lane:
 
 HUNDRED = ("--decoder-epochs", "100", "--seeds", "1")
 PLANS: dict[str, tuple[Lane, ...]] = {
-    "next-1": (  # train mode with the searches that solved the trained control
-        lane(feasibility(200, "train_mode_longer", "--form", "post")),
-        lane(feasibility(200, "train_mode_longer", "--form", "pre")),
-    ),
     "trained": (  # networks that are trained first and attacked then: Fig. 4, ViT-B by closed form, both stems of Swin-T
         lane(
-            feasibility(70, "accuracy", "--case", "convnext_t", "--longer", "0.5"), starts(320, "convnext_t", "--trained")
+            feasibility(70, "accuracy", "--case", "convnext_t", "--longer", "0.5"),
+            starts(320, "convnext_t", "--trained"),
         ),
         lane(
             feasibility(40, "accuracy", "--case", "vit_b", "--longer", "2"),
@@ -112,12 +109,8 @@ PLANS: dict[str, tuple[Lane, ...]] = {
         ),
         lane(feasibility(225, "stems", "--stem", "adapted"), starts(220, "swin_t", "--trained")),
     ),
-    "golden": (  # IR-152 with LS+ and the paper's 100 decoder epochs, and fewer auxiliary images
-        lane(
-            golden(390, "predictions", "clusters", "ir152-curve", *HUNDRED, "--labels", "LS+"),
-            golden(60, "sample-size"),
-            fills=True,
-        ),
+    "golden": (  # IR-152 with LS+ and the paper's 100 decoder epochs
+        lane(golden(390, "predictions", "clusters", "ir152-curve", *HUNDRED, "--labels", "LS+"), fills=True),
     ),
     "golden-seeds": (  # second trainings
         lane(
@@ -146,7 +139,7 @@ CUT, WHOLE = (
 )
 NEEDS = {
     "next-4": ("cifar10_test.zip", "mnist.npz", "packages/timm"),
-    **dict.fromkeys(["trained", *(f"next-{i}" for i in (1, 7, 9, 10, 11))], CUT),
+    **dict.fromkeys(["trained", *(f"next-{i}" for i in (7, 9, 10, 11))], CUT),
     **dict.fromkeys(["golden", "golden-seeds"], (*WHOLE, "kmnist_test.npz")),
 }
 """What a plan reads from its folder of data; ``packages`` is on the path of its scripts."""

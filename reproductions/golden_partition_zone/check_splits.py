@@ -16,7 +16,7 @@ from reproductions.golden_partition_zone import splits
 from reproductions.golden_partition_zone.results_rows import RESULTS
 
 SETS = {
-    "cifar10": (("cifar10_test.zip", "cifar10_train_a.zip", "cifar10_train_b.zip"), (4 / 6, 1 / 6, 1 / 6)),
+    "cifar10": (splits.CIFAR, (4 / 6, 1 / 6, 1 / 6)),
     "kmnist": (("kmnist_test.npz",), (0.6, 0.2, 0.2)),
     "mnist": (("mnist.npz",), (0.1, 0.8, 0.1)),
     "faces": (("smile_faces64_4000.zip",), (0.6, 0.2, 0.2)),

@@ -4,10 +4,11 @@
     python -m reproductions.golden_partition_zone.run vgg19-curve --quick --out FOLDER      # a minute on a CPU, means nothing
     python -m reproductions.golden_partition_zone.run --list
 
-``--data`` is a folder with ``cifar10_*.zip`` (sheets of 10 × 10 pictures and ``labels.npy``), ``kmnist_test.npz``, ``mnist.npz`` and
-``smile_faces64_4000.zip``, or all 60,000 images of CIFAR-10 as one npz (bytes ``x``, labels ``y``). CIFAR-10 is split 40k / 10k / 10k into
-what the victim trains on, what the adversary owns, and what is attacked. Every result is one JSON line, written when it is there; lines
-that are there are not measured again. Several calls may run side by side with the same results and weights.
+``--data`` is a folder with ``cifar10_test.zip``, ``cifar10_train_a.zip`` and ``cifar10_train_b.zip`` (sheets of 10 × 10 pictures and
+``labels.npy``), ``kmnist_test.npz``, ``mnist.npz`` and ``smile_faces64_4000.zip``, or all 60,000 images of CIFAR-10 as one npz (bytes
+``x``, labels ``y``). CIFAR-10 is split 40k / 10k / 10k into what the victim trains on, what the adversary owns, and what is attacked.
+Every result is one JSON line, written when it is there; lines that are there are not measured again. Several calls may run side by side
+with the same results and weights.
 """
 
 from __future__ import annotations

@@ -10,9 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leakgauge.data import fashion, read
+from reproductions.common.gates import Gate
 from reproductions.common.sheets import sheets
 
 SIDE = 64
+CIFAR = ("cifar10_test.zip", "cifar10_train_a.zip", "cifar10_train_b.zip")
+"""All of CIFAR-10, in the order in which it is joined; a folder may hold other cuts of the same images beside them."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,14 @@ def split(name: str, whole: Part, *, shares: tuple[float, float, float]) -> Spli
     return Splits(name, train, auxiliary, test, int(whole.labels.max()) + 1)
 
 
+def apart(splits: Splits) -> Gate:
+    """No attacked image is also one that the victim trains on or that the adversary owns, byte for byte."""
+    known = {hash(x.tobytes()) for part in (splits.train, splits.auxiliary) for x in part.images.cpu().numpy()}
+    attacked = splits.test.images.cpu().numpy()
+    twice = sum(hash(x.tobytes()) in known for x in attacked)
+    return Gate("parts apart", not twice, f"{twice} of {len(attacked)} attacked images are trained on or owned")
+
+
 def of_classes(splits: Splits, classes: int, *, total: int) -> Splits:
     """The first ``classes`` classes with ``total`` training images in all, a quarter of that for each other part."""
 
@@ -66,9 +77,8 @@ def of_classes(splits: Splits, classes: int, *, total: int) -> Splits:
 
 
 def load(path: Path, device: torch.device) -> Part:
-    """Everything that the file or folder holds, enlarged to 64 × 64. A zip holds sheets; all zips named CIFAR in a folder are one set."""
-    zips = sorted(path.glob("cifar10_*.zip")) if path.is_dir() else []
-    sources = zips or [path]
+    """Everything that the file holds, or of a folder the files of CIFAR-10, enlarged to 64 × 64. A zip holds sheets."""
+    sources = [file for name in CIFAR if (file := path / name).is_file()] or [path]
     parts = [sheets(one) if one.suffix == ".zip" else read(one) for one in sources]
     images, labels = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
     return Part(enlarged(images, device), labels.to(device))

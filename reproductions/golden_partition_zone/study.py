@@ -16,7 +16,7 @@ from reproductions.common import gates
 from reproductions.common.decoders import Residual
 from reproductions.common.runner import NoTimeLeft, Row, Rows, digest
 from reproductions.golden_partition_zone.leaks import Attempt, Leak, attacked
-from reproductions.golden_partition_zone.splits import Part, Splits, embedded, load, split
+from reproductions.golden_partition_zone.splits import Part, Splits, apart, embedded, load, split
 from reproductions.golden_partition_zone.targets import LABELS, Shelf, Target, Watch
 
 CIFAR_AUXILIARY = 10_000
@@ -113,6 +113,7 @@ class Study:
             checks = [
                 gates.all_classes(truth, splits.classes),
                 gates.accurate(target.accuracy, len(truth), chance=largest),
+                apart(splits),
             ]
             about |= {"gates": [check.row() for check in checks]}
             self.rows.add(key, {**about, "seconds": round(target.seconds, 1)})

@@ -56,6 +56,7 @@ def test_parts_share_no_image(scripts, whole):
     assert made.classes == 3
     again = scripts["splits"].split("x", whole, shares=(0.5, 0.3, 0.2))
     assert torch.equal(made.test.images, again.test.images)
+    assert scripts["splits"].apart(made).passed
 
 
 def test_augmentation_only_mirrors_and_rolls(scripts):
@@ -112,7 +113,7 @@ def test_sheets_are_cut_up_row_by_row(scripts, tmp_path):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (150, 4, 4, 3), dtype=np.uint8)
     padded = np.concatenate([images, np.zeros((50, 4, 4, 3), np.uint8)])
-    with zipfile.ZipFile(tmp_path / "cifar10_a.zip", "w") as archive:
+    with zipfile.ZipFile(tmp_path / "cifar10_train_a.zip", "w") as archive:
         for number, hundred in enumerate(np.split(padded, 2)):
             sheet = np.zeros((40, 40, 3), np.uint8)
             for i, image in enumerate(hundred):
@@ -123,15 +124,18 @@ def test_sheets_are_cut_up_row_by_row(scripts, tmp_path):
         stream = io.BytesIO()
         np.save(stream, np.arange(150) % 10)
         archive.writestr("labels.npy", stream.getvalue())
-    x, y = scripts["splits"].sheets(tmp_path / "cifar10_a.zip")
+    x, y = scripts["splits"].sheets(tmp_path / "cifar10_train_a.zip")
     assert torch.equal((x * 255).round().byte(), torch.from_numpy(images).permute(0, 3, 1, 2))
     assert y.tolist() == [i % 10 for i in range(150)]
-    (tmp_path / "cifar10_b.zip").write_bytes((tmp_path / "cifar10_a.zip").read_bytes())
+    for other in ("cifar10_train_b.zip", "cifar10_train.zip"):  # the second is a cut of the same images
+        (tmp_path / other).write_bytes((tmp_path / "cifar10_train_a.zip").read_bytes())
     files = scripts["study"].Files.of(tmp_path)
     assert (files.cifar, files.mnist) == (tmp_path, None)
     both = scripts["splits"].load(files.cifar, torch.device("cpu"))
     assert both.images.shape == (300, 3, 64, 64)
     assert both.labels.bincount().tolist() == [30] * 10
+    made = scripts["splits"].split("x", both, shares=(0.5, 0.3, 0.2))
+    assert not scripts["splits"].apart(made).passed
 
 
 class Stop(Exception):
@@ -284,7 +288,7 @@ def test_fewer_auxiliary_images(scripts, tmp_path):
     found = [(row["auxiliary_images"], row["block"]) for row in rows.rows if row.get("part") == "sample-size"]
     assert found == [(16, 30), (16, 43), (40, 30), (40, 43)]
     target = next(row for row in rows.rows if row["unit"].startswith("target/"))
-    assert [gate["gate"] for gate in target["gates"]] == ["all classes", "above chance"]
+    assert [gate["gate"] for gate in target["gates"]] == ["all classes", "above chance", "parts apart"]
 
 
 def test_splits_are_gated(scripts, tmp_path):

@@ -22,6 +22,7 @@ from reproductions.common.runner import Options, Rows, measured_on, read
 from reproductions.common.verdicts import Word
 from reproductions.practical_feasibility import (
     claims,
+    closed_form,
     confusion,
     control,
     control_longer,
@@ -82,6 +83,32 @@ def test_a_quick_control_runs_and_resumes(part, tmp_path, monkeypatch):
     before = len(rows.rows)
     part.run(options, Rows.resume(options, "part"))
     assert len(read(rows.path)) == before
+
+
+def test_vit_is_read_where_its_tokens_are_wider_than_there_are_patches(tmp_path):
+    """Quick networks are 24 wide: 4 and 16 patches are solved for, 49 and 64 are not, and nothing is certified then."""
+    rows = Rows.resume(quick(tmp_path), "closed_form")
+    closed_form.run(quick(tmp_path), rows)
+    found = {unit: (row["certified"], min(row["psnr"])) for unit, row in rows.done.items()}
+    for unit in ("32, patches of 8", "32, patches of 16"):
+        assert found[unit][0] == 2
+        assert found[unit][1] > 80
+    for unit in ("224, patches of 16", "32, patches of 4"):
+        assert found[unit][0] == 0
+        assert found[unit][1] < 40
+
+
+def test_vit_of_large_images_is_trained_and_other_sizes_wait_for_weights(tmp_path, capsys):
+    options = quick(tmp_path, trained=True)
+    rows = Rows.resume(options, "closed_form")
+    closed_form.run(options, rows)
+    assert set(rows.done) == {"224, patches of 16, trained"}
+    assert rows.rows[0]["gates"][0]["gate"] == "above chance"
+    assert "no weights" in capsys.readouterr().out
+
+
+def quick(out: Path, *, trained: bool = False) -> closed_form.Options:
+    return closed_form.Options(quick=True, device=torch.device("cpu"), out=out, trained=trained)
 
 
 def test_the_plain_power_is_the_cosine_over_all_parameters():
@@ -230,6 +257,31 @@ def test_a_failing_gate_removes_reproduces(faulty):
     faulty(folder, "control_longer", lambda row: {"gates": [chance]} if row["unit"] == "trained post" else {})
     after = words(folder)
     assert {after[stem], after[swin], after[post]} == {Word.NOT_TESTED}
+
+
+def test_what_contradicts_needs_every_image_and_a_trained_network(faulty):
+    paper = "ViT-B adapted to low resolution: not feasible"
+
+    def word(change):
+        folder = faulty(
+            RESULTS, "closed_form", lambda row: change if row["unit"] == "32, patches of 4, trained" else {}
+        )
+        return next(claim.word for claim in claims.claims(folder) if claim.paper == paper)
+
+    assert word({}) is Word.CONTRADICTS
+    assert word({"ssim": [1.0] * 7 + [0.4]}) is Word.UNDECIDED
+    assert word({"gates": [gates.above_chance(0.1, 0.01, 10).row()]}) is Word.NOT_TESTED
+
+
+def test_a_difference_of_stems_within_its_error_is_undecided(faulty):
+    paper = next(one.paper for one in claims.claims(RESULTS) if one.paper.startswith("Swin-T: ImageNet's stem"))
+
+    def word(best):
+        folder = faulty(RESULTS, "stems", lambda row: {"best": [best, best]} if row["unit"] == "final imagenet" else {})
+        return next(claim.word for claim in claims.claims(folder) if claim.paper == paper)
+
+    assert word([0.9] * 8) is Word.REPRODUCES
+    assert word([0.3] * 8) is Word.UNDECIDED
 
 
 def test_starts_of_many_images_are_scored(tmp_path, monkeypatch):
