@@ -39,19 +39,22 @@ class PatchPositions:
         system = _System.of(victim, signal, seed=seed)
         rows, weight = system.gradients(signal)
         eps = max(torch.finfo(seen.signal[name].dtype).eps for name in (system.embedding, system.position))
-        patches, error = patches_from_positions(rows, weight, eps=eps)
+        dark, light = valid_range(victim, victim.space.start(1, torch.Generator().manual_seed(seed)))
+        span = float((light - dark).max())
+        patches, told, error = patches_from_positions(rows, weight, eps=eps, span=span)
+        if len(told) < len(rows):
+            patches = smoothest(system.grid, patches, told, span=span)
         x = system.grid.assemble(patches).to(victim.device, victim.dtype)[None]
-        dark, light = valid_range(victim, x)
         labels = labels_or_none(self.labels, victim, seen, seed=seed)
         lost = system.grid.unseen()
         known = None if error is None or lost else error / float((light - dark).min())
         notes = [f"closed form on {system.embedding} and {system.position}"]
-        if error is None:
-            square = rows.shape[1] == len(rows)
-            why = (
-                "leave no equation to check the patches by" if square else "are not independent: some patches are mixed"
+        if len(told) < len(rows):
+            notes.append(
+                f"the gradients of the {len(rows)} positions tell {len(told)} combinations of patches; the rest is the smoothest image"
             )
-            notes.append(f"the gradients of the {len(rows)} positions {why}")
+        elif error is None:
+            notes.append(f"the gradients of the {len(rows)} positions leave no equation to check the patches by")
         return Reconstruction.single(
             victim.space.project(x),
             labels,
@@ -62,24 +65,79 @@ class PatchPositions:
         )
 
 
-def patches_from_positions(
-    rows: Tensor, weight: Tensor, *, eps: float = torch.finfo(torch.float32).eps
-) -> tuple[Tensor, float | None]:
-    """p (patches, values) with Δᵀ p = ∂W by least squares, and the expected root mean square error of a value.
+TOLD = 0.05
+"""A combination of patches is told by the gradients if its expected error is at most this share of the range of values."""
+NOISE = 4
+"""Rounding of a sum of many products, in units of the last place of the sum."""
+ROUNDS, ITERATIONS, EDGE = 3, 60, 0.02
+"""Of :func:`smoothest`: reweightings, steps of conjugate gradients in each, and the share of the range below which a step is no edge."""
 
-    ``rows`` Δ (patches, width) is the gradient of the positions, ``weight`` ∂W (width, values) that of the patch embedding. The error is
-    what of ∂W no patches explain, for each equation that is not needed to find them, or the rounding ``eps`` of both gradients, over the
-    least singular value of Δ. None where Δ does not have full rank, or where all equations are needed and nothing shows an error.
+
+def patches_from_positions(
+    rows: Tensor, weight: Tensor, *, eps: float = torch.finfo(torch.float32).eps, span: float = 1.0
+) -> tuple[Tensor, Tensor, float | None]:
+    """p (patches, values) with Δᵀ p = ∂W by least squares, what of it is told, and the expected root mean square error of a value.
+
+    ``rows`` Δ (patches, width) is the gradient of the positions, ``weight`` ∂W (width, values) that of the patch embedding. With
+    Δᵀ = U S Vᵀ, the combination Vᵢᵀ p has the error σ / Sᵢ, where σ is what of ∂W no patches explain, for each equation that is not needed
+    to find them, or the rounding ``eps`` of both gradients. Combinations with an error above ``TOLD`` of the range ``span`` are left at
+    zero; the others are the rows of the second result. The error is None where some are left, or where all equations are needed and
+    nothing shows an error.
     """
     rows, weight = rows.double().cpu(), weight.double().cpu()
-    found = torch.linalg.lstsq(rows.T, weight, driver="gelsd").solution
-    values = torch.linalg.svdvals(rows)
+    u, values, v = torch.linalg.svd(rows.T, full_matrices=False)
+    inner = u.T @ weight
     spare = rows.shape[1] - len(rows)
-    if spare < 1 or not float(values[-1]) > eps * len(rows) * float(values[0]):
-        return found, None
+    left = (weight - u @ inner).norm() / math.sqrt(spare * weight.shape[1]) if spare > 0 else weight.new_zeros(())
+    noise = torch.maximum(left, NOISE * eps * weight.square().mean().sqrt())
+    told = int(((noise <= TOLD * span * values) & (values > eps * values[0])).sum())
+    found = v[:told].T @ (inner[:told] / values[:told, None])
+    if told < len(rows) or spare < 1:
+        return found, v[:told], None
     rounding = eps * (float(weight.norm()) + float(values[0]) * float(found.norm()))
-    left = max(float((rows.T @ found - weight).norm()) * math.sqrt(rows.shape[1] / spare), rounding)
-    return found, left / float(values[-1]) / math.sqrt(found.numel())
+    most = max(float(left) * math.sqrt(weight.numel()), rounding)
+    return found, v[:told], most / float(values[-1]) / math.sqrt(found.numel())
+
+
+def smoothest(grid: PatchGrid, patches: Tensor, told: Tensor, *, span: float) -> Tensor:
+    """``patches`` with the combinations that ``told`` (orthonormal rows) does not fix chosen so that the image has few edges.
+
+    Minimises Σ √(|∂x|² + ε²) over the differences ∂x of neighbours in all channels, ε = ``EDGE`` of ``span``: least squares with weights
+    1 / √(|∂x|² + ε²) from the round before, solved by conjugate gradients in the span that is left open.
+    """
+    found = patches.clone()
+    weights: list[Tensor] | None = None
+
+    def slope(at: Tensor) -> Tensor:
+        """Of Σ w |∂x|² / 2 in the open span."""
+        with torch.enable_grad():
+            at = at.detach().requires_grad_()
+            parts = [d.square() for d in _differences(grid.assemble(at))]
+            weighed = parts if weights is None else [w * d for w, d in zip(weights, parts, strict=True)]
+            (full,) = torch.autograd.grad(torch.stack([d.sum() for d in weighed]).sum() / 2, at)
+        return full - told.T @ (told @ full)
+
+    for _ in range(ROUNDS):
+        nothing = slope(torch.zeros_like(found))
+        rest = -slope(found)
+        way, size = rest.clone(), rest.square().sum()
+        first = size
+        for _ in range(ITERATIONS):
+            if not size > 1e-12 * first:
+                break
+            turned = slope(way) - nothing
+            step = size / (way * turned).sum()
+            found, rest = found + step * way, rest - step * turned
+            before, size = size, rest.square().sum()
+            way = rest + size / before * way
+        edges = [d.square().sum(0, keepdim=True) for d in _differences(grid.assemble(found))]
+        weights = [(edge + (EDGE * span) ** 2).rsqrt() for edge in edges]
+    return found
+
+
+def _differences(x: Tensor) -> list[Tensor]:
+    """Of neighbours along every dimension but the first, the channels."""
+    return [x.diff(dim=d) for d in range(1, x.dim())]
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +191,8 @@ def patch_positions() -> PatchPositions:
 
         ∂W = Σ_n (∂l/∂t_n) p_nᵀ = Δᵀ p,     p̂ = argmin_p ‖Δᵀ p − ∂W‖,     Δ = ∂l/∂E_pos
 
-    Exact for one sample if there are no more patches than the tokens are wide and Δ has full rank. It does not matter what follows the
+    Exact for one sample if there are no more patches than the tokens are wide and Δ has full rank. Otherwise, and under noise, some
+    combinations of patches are told and the others are chosen for the smoothest image. It does not matter what follows the
     tokens, so normalisations, residual connections and any loss are allowed, which the closed form of APRIL is not: that one takes the
     right side from the first attention. A weight update after one step works too: its factor −η cancels.
 
