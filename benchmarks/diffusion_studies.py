@@ -373,7 +373,8 @@ class Run:
         attack = plain.attack(steps, mode)
         found, took = scene.attacked(attack, self.given.seed, most=most)
         name = "falling_variation" if mode == "eval" else "inverting_gradients"
-        facts: dict[str, object] = {"setting": {**asdict(plain), "steps": steps}}
+        given = "seconds" if math.isfinite(most) else "steps"
+        facts: dict[str, object] = {"setting": {**asdict(plain), "steps": steps}, "equal": given}
         self.add(study, name, {**scene.row(found, took), **facts}, scene.images(found))
         nothing = scene.attacked(plain.attack(min(steps, 40), mode).blind(), self.given.seed)[0]
         self.add(study, f"{name}, causes", {**scene.facts, "causes": scene.causes(attack, found, nothing)})

@@ -1,6 +1,6 @@
 """How much of an image the closed form on patches and positions reads from transformers of timm, wide and narrow, and under noise.
 
-    python -m benchmarks.patch_positions [--out FILE]      two minutes on two cores
+    python -m benchmarks.patch_positions [--out FILE]      four minutes on two cores
 
 Fresh weights (seed 0), one image to a gradient, eval mode. Four photographs that chose no setting; the others did. ``least`` is what the
 gradients tell, with nothing in place of what they leave open; ``psnr`` and ``ssim`` are the attack's.
@@ -30,10 +30,10 @@ MODELS = (
     "vit_base_patch16_224", "vit_base_patch32_224", "vit_base_patch16_siglip_224", "deit3_small_patch16_224", "vit_tiny_patch16_224",
     "cait_xxs24_224", "convit_tiny", "eva02_tiny_patch14_224", "vit_small_patch16_384",
 )  # fmt: skip
-NOISY = "vit_base_patch16_224"
+NOISY = ("vit_base_patch16_224", "vit_tiny_patch16_224")
 DEFENSES: dict[str, tuple[Defense, ...]] = {
-    **{f"noise {relative:g}": (GaussianNoise(relative=relative),) for relative in (1e-4, 1e-3, 1e-2)},
-    "16 bits": (Quantize(16),),
+    **{f"noise {relative:g}": (GaussianNoise(relative=relative),) for relative in (1e-4, 1e-3, 1e-2, 1e-1)},
+    **{f"{bits} bits": (Quantize(bits),) for bits in (16, 8)},
 }
 REPORTED = (3, 5, 6, 7)
 
@@ -79,7 +79,7 @@ def main() -> None:
     for name in MODELS:
         model, space = timm.load(name, classes=10, seed=0)[:2]
         victim = Victim(model.eval(), space, mode="eval", name=name)
-        for defense in ("none", *(DEFENSES if name == NOISY else ())):
+        for defense in ("none", *(DEFENSES if name in NOISY else ())):
             row = measure(name, victim, defense)
             rows.append(row)
             told, least, found, like = (mean(row[key]) for key in ("told", "least", "psnr", "ssim"))  # pyright: ignore[reportArgumentType]

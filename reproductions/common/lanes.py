@@ -265,15 +265,27 @@ def _walk(lane: Lane, common: list[str], environment: dict[str, str], until: flo
         print(f"{job.name}: exit {code} after {time.monotonic() - started:.0f} s", flush=True)
 
 
+def _works(environment: dict[str, str]) -> bool:
+    """Whether a process with this environment reaches the GPU."""
+    tried = [sys.executable, "-c", "import torch; assert torch.ones(3, device='cuda').sum().item() == 3"]
+    try:
+        return subprocess.run(tried, env=environment, capture_output=True, timeout=90).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
 class Sharing:
     """NVIDIA's MPS daemon, where there is one and it works; ``environment`` then says how to reach it.
 
-    One that the caller has started, for other work beside the lanes, is used and left running.
+    One that the caller has started, for other work beside the lanes, is tried too, and left running.
     """
 
     def __init__(self, environment: dict[str, str]) -> None:
-        self.works, self.folder = PIPE in environment, None
-        if self.works or shutil.which("nvidia-cuda-mps-control") is None:
+        self.works, self.folder = False, None
+        if PIPE in environment:
+            self.works = _works(environment)
+            return
+        if shutil.which("nvidia-cuda-mps-control") is None:
             return
         self.folder = Path(tempfile.mkdtemp(prefix="mps."))
         own = {PIPE: str(self.folder / "pipe"), "CUDA_MPS_LOG_DIRECTORY": str(self.folder / "log")}
@@ -281,11 +293,7 @@ class Sharing:
             Path(path).mkdir()
         self.environment = environment | own
         subprocess.run(["nvidia-cuda-mps-control", "-d"], env=self.environment, capture_output=True, timeout=30)
-        tried = [sys.executable, "-c", "import torch; assert torch.ones(3, device='cuda').sum().item() == 3"]
-        try:
-            self.works = subprocess.run(tried, env=self.environment, capture_output=True, timeout=90).returncode == 0
-        except subprocess.TimeoutExpired:
-            self.works = False
+        self.works = _works(self.environment)
         if self.works:
             environment.update(own)
         else:

@@ -120,20 +120,42 @@ def test_what_the_gradients_do_not_tell_is_the_smoothest_image():
         return sum(float(image.diff(dim=d).abs().sum()) for d in (1, 2))
 
     assert (found - true).norm() < 0.2 * (least - true).norm()
-    rng = torch.Generator().manual_seed(0)
-    for _ in range(20):
-        other = torch.randn(found.shape, generator=rng, dtype=found.dtype)
-        assert edges(found) < edges(found + 0.01 * (other - told.T @ (told @ other)))
+    assert edges(found) < min(edges(least), 1.05 * edges(true))
+
+
+def narrow_results(defenses=()):
+    """Three photographs through a network with one patch more than its tokens are wide (the usual tiny ViT has 196 and 192)."""
+    with seeded(0):
+        victim = Victim(Attending(nn.Conv2d(3, 48, 16, 16), 49, 48), Pixels((3, 112, 112)))
+    for one in photographs(112)[:3, None]:
+        seen = share(victim, Gradient(), victim.space.encode(one), torch.tensor([0]), defenses=defenses)
+        system = _System.of(victim, seen.signal, seed=0)
+        least, told, _ = patches_from_positions(*system.gradients(seen.signal))
+        yield one, patch_positions()(victim, seen), system.grid.assemble(least)[None].float(), told
+
+
+def decibels(found, truth):
+    return float(-10 * (found - truth).square().mean().log10())
 
 
 def test_images_of_a_narrow_transformer_are_recognised():
-    """One patch more than the tokens are wide; the usual tiny ViT has 196 and 192."""
+    for truth, made, least, _ in narrow_results():
+        assert float(ssim(made.x, truth)) > 0.98
+        assert decibels(made.x, truth) > decibels(least, truth) + 3
+
+
+def test_noise_is_seen_without_a_spare_equation():
+    """Combinations that the noise drowns are left out; solving for all 48 leaves 8 or 9 dB."""
+    for truth, made, _, told in narrow_results((GaussianNoise(relative=1e-3),)):
+        assert len(told) < 40
+        assert decibels(made.x, truth) > 14
+
+
+def test_patches_that_overlap_are_not_completed():
     with seeded(0):
-        victim = Victim(Attending(nn.Conv2d(3, 48, 16, 16), 49, 48), Pixels((3, 112, 112)))
-    x = photographs(112)[:3]
-    for one in x:
-        seen = share(victim, Gradient(), victim.space.encode(one[None]), torch.tensor([0]))
-        assert float(ssim(victim.space.decode(patch_positions()(victim, seen).x), one[None])) > 0.9
+        victim = Victim(Attending(nn.Conv2d(1, 16, 8, 4), 49, 16), Pixels((1, 32, 32)))
+    seen = share(victim, Gradient(), victim.space.encode(photographs(32)[:1, :1]), torch.tensor([0]))
+    assert "left grey" in patch_positions()(victim, seen).notes[1]
 
 
 def test_noise_is_not_certified():

@@ -194,7 +194,7 @@ class TestClosedForm:
     def test_patches_from_the_gradient_of_their_positions(self):
         # Δ = ((1, 0), (1, 2)) and p = (3, 5): Δᵀp = (1·3 + 1·5, 2·5) = (8, 10)
         rows, weight = torch.tensor([[1.0, 0.0], [1.0, 2.0]]), torch.tensor([[8.0], [10.0]])
-        assert patches_from_positions(rows, weight)[0].flatten().tolist() == pytest.approx([3.0, 5.0])
+        assert patches_from_positions(rows, weight, span=9)[0].flatten().tolist() == pytest.approx([3.0, 5.0])
 
     def test_input_of_a_linear_layer(self):
         x, delta = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([2.0, -1.0])

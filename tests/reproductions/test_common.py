@@ -1,6 +1,7 @@
 """What the reproductions share: gates that catch what they must, the five words, rows that survive a stop, and lanes."""
 
 import hashlib
+import os
 import re
 import runpy
 import sys
@@ -251,6 +252,15 @@ def test_lanes_stop_in_time_and_pack_what_is_there(tmp_path, monkeypatch, capsys
     whole.write_bytes(b"".join(piece.read_bytes() for piece in pieces))
     with tarfile.open(whole) as archive:
         assert len(archive.getnames()) == 2
+
+
+def test_a_daemon_of_the_caller_is_tried_and_left_alone(monkeypatch):
+    """Without a GPU the trial fails, so lanes that fill one take turns; nothing is started or ended."""
+    monkeypatch.setattr(lanes.shutil, "which", lambda name: pytest.fail("looked for a daemon of its own"))
+    environment = {**os.environ, lanes.PIPE: "/nowhere", "CUDA_VISIBLE_DEVICES": ""}
+    sharing = lanes.Sharing(environment)
+    assert not sharing.works
+    sharing.end()
 
 
 def test_lanes_that_fill_a_gpu_take_turns():

@@ -27,7 +27,7 @@ PAGES = {
 VERDICTS = {
     april: {"reproduces": 19, "undecided": 11, TESTED: 1, REACHED: 3},
     golden_partition_zone: {"reproduces": 26, REACHED: 2, TESTED: 5, "undecided": 10},
-    practical_feasibility: {"contradicts": 2, "reproduces": 5, REACHED: 7, TESTED: 3, "undecided": 7},
+    practical_feasibility: {"contradicts": 1, "reproduces": 5, REACHED: 7, TESTED: 3, "undecided": 8},
     privacy_tokens: {"contradicts": 1, "undecided": 10, TESTED: 5, "reproduces": 5},
 }
 

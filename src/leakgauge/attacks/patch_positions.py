@@ -42,7 +42,8 @@ class PatchPositions:
         dark, light = valid_range(victim, victim.space.start(1, torch.Generator().manual_seed(seed)))
         span = float((light - dark).max())
         patches, told, error = patches_from_positions(rows, weight, eps=eps, span=span)
-        if len(told) < len(rows):
+        whole = system.grid.parts_image() and len(rows) <= MOST
+        if len(told) < len(rows) and whole:
             patches = smoothest(system.grid, patches, told, span=span)
         x = system.grid.assemble(patches).to(victim.device, victim.dtype)[None]
         labels = labels_or_none(self.labels, victim, seen, seed=seed)
@@ -50,9 +51,8 @@ class PatchPositions:
         known = None if error is None or lost else error / float((light - dark).min())
         notes = [f"closed form on {system.embedding} and {system.position}"]
         if len(told) < len(rows):
-            notes.append(
-                f"the gradients of the {len(rows)} positions tell {len(told)} combinations of patches; the rest is the smoothest image"
-            )
+            rest = "the rest is the smoothest image" if whole else "the rest is left grey"
+            notes.append(f"the gradients of the {len(rows)} positions tell {len(told)} combinations of patches; {rest}")
         elif error is None:
             notes.append(f"the gradients of the {len(rows)} positions leave no equation to check the patches by")
         return Reconstruction.single(
@@ -67,6 +67,10 @@ class PatchPositions:
 
 TOLD = 0.05
 """A combination of patches is told by the gradients if its expected error is at most this share of the range of values."""
+PLAUSIBLE = 0.3
+"""Size of a combination of patches that is no noise, as a share of the range: about that of natural images."""
+MOST = 2048
+"""Patches for which the smoothest image is looked for: it takes seconds for some hundred, minutes for thousands."""
 NOISE = 4
 """Rounding of a sum of many products, in units of the last place of the sum."""
 ROUNDS, ITERATIONS, EDGE = 3, 60, 0.02
@@ -79,8 +83,9 @@ def patches_from_positions(
     """p (patches, values) with Δᵀ p = ∂W by least squares, what of it is told, and the expected root mean square error of a value.
 
     ``rows`` Δ (patches, width) is the gradient of the positions, ``weight`` ∂W (width, values) that of the patch embedding. With
-    Δᵀ = U S Vᵀ, the combination Vᵢᵀ p has the error σ / Sᵢ, where σ is what of ∂W no patches explain, for each equation that is not needed
-    to find them, or the rounding ``eps`` of both gradients. Combinations with an error above ``TOLD`` of the range ``span`` are left at
+    Δᵀ = U S Vᵀ, the combination Vᵢᵀ p has the error σ / Sᵢ. Here σ is what of ∂W no patches explain, for each equation that is not needed
+    to find them; without such equations what ∂W has in the last direction Uᵢ beyond a combination of the usual size; at least the rounding
+    ``eps`` of both gradients. Combinations with an error above ``TOLD`` of the range ``span`` are left at
     zero; the others are the rows of the second result. The error is None where some are left, or where all equations are needed and
     nothing shows an error.
     """
@@ -88,7 +93,10 @@ def patches_from_positions(
     u, values, v = torch.linalg.svd(rows.T, full_matrices=False)
     inner = u.T @ weight
     spare = rows.shape[1] - len(rows)
-    left = (weight - u @ inner).norm() / math.sqrt(spare * weight.shape[1]) if spare > 0 else weight.new_zeros(())
+    if spare > 0:
+        left = (weight - u @ inner).norm() / math.sqrt(spare * weight.shape[1])
+    else:
+        left = (inner[-1].square().mean() - (PLAUSIBLE * span * values[-1]) ** 2).clamp_min(0).sqrt()
     noise = torch.maximum(left, NOISE * eps * weight.square().mean().sqrt())
     told = int(((noise <= TOLD * span * values) & (values > eps * values[0])).sum())
     found = v[:told].T @ (inner[:told] / values[:told, None])
@@ -109,7 +117,7 @@ def smoothest(grid: PatchGrid, patches: Tensor, told: Tensor, *, span: float) ->
     weights: list[Tensor] | None = None
 
     def slope(at: Tensor) -> Tensor:
-        """Of Σ w |∂x|² / 2 in the open span."""
+        """Of Σ w |∂x|² / 2 in the open span; linear in ``at``."""
         with torch.enable_grad():
             at = at.detach().requires_grad_()
             parts = [d.square() for d in _differences(grid.assemble(at))]
@@ -118,14 +126,13 @@ def smoothest(grid: PatchGrid, patches: Tensor, told: Tensor, *, span: float) ->
         return full - told.T @ (told @ full)
 
     for _ in range(ROUNDS):
-        nothing = slope(torch.zeros_like(found))
         rest = -slope(found)
         way, size = rest.clone(), rest.square().sum()
         first = size
         for _ in range(ITERATIONS):
             if not size > 1e-12 * first:
                 break
-            turned = slope(way) - nothing
+            turned = slope(way)
             step = size / (way * turned).sum()
             found, rest = found + step * way, rest - step * turned
             before, size = size, rest.square().sum()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -74,12 +75,17 @@ class PatchGrid:
 
     def assemble(self, patches: Tensor) -> Tensor:
         """The image (C, H, W) of patches (patches, values): the mean where they overlap, zero where there are none."""
-        return self._fold(patches) / self._coverage().clamp_min(1)
+        return self._fold(patches) / self._coverage.clamp_min(1)
+
+    def parts_image(self) -> bool:
+        """Whether every cell of a patch is a value of the image, and no value is in two."""
+        return bool((self.index >= 0).all()) and len(self.index.unique()) == self.index.numel()
 
     def unseen(self) -> int:
         """The number of image values in no patch."""
-        return int((self._coverage() == 0).sum())
+        return int((self._coverage == 0).sum())
 
+    @cached_property
     def _coverage(self) -> Tensor:
         return self._fold(torch.ones(self.index.shape, dtype=torch.float64))
 
