@@ -1,6 +1,6 @@
 """How much of an image the closed form on patches and positions reads from transformers of timm, wide and narrow, and under noise.
 
-    python -m benchmarks.patch_positions [--out FILE]      four minutes on two cores
+    python -m benchmarks.patch_positions [--out FILE]      five minutes on one core
 
 Fresh weights (seed 0), one image to a gradient, eval mode. Four photographs that chose no setting; the others did. ``least`` is what the
 gradients tell, with nothing in place of what they leave open; ``psnr`` and ``ssim`` are the attack's.
