@@ -40,7 +40,7 @@ REPORTED = (3, 5, 6, 7)
 
 def measure(name: str, victim: Victim, defense: str = "none") -> dict[str, object]:
     images = photographs(victim.space.shape[-1])[list(REPORTED)]
-    least, found, told, certified, seconds = [], [], [], 0, 0.0
+    least, found, told, certified, seconds, shape = [], [], [], 0, 0.0, (0, 0)
     for i, image in enumerate(images):
         x, y = victim.space.encode(image[None]), torch.tensor([i])
         seen = share(victim, Gradient(), x, y, reveal=[Size()], defenses=DEFENSES.get(defense, ()))
@@ -49,6 +49,7 @@ def measure(name: str, victim: Victim, defense: str = "none") -> dict[str, objec
         span = float((victim.space.encode(torch.ones_like(image)) - victim.space.encode(torch.zeros_like(image))).max())
         patches, combinations, _ = patches_from_positions(rows, weight, span=span)
         told.append(len(combinations))
+        shape = (len(rows), rows.shape[1])
         least.append(psnr(victim, system.grid.assemble(patches)[None].float(), image))
         began = time.perf_counter()
         made = patch_positions()(victim, seen)
@@ -56,7 +57,7 @@ def measure(name: str, victim: Victim, defense: str = "none") -> dict[str, objec
         certified += 0 if made.certified is None else int(made.certified.sum())
         found.append((psnr(victim, made.x, image), float(ssim(victim.space.decode(made.x), image[None]))))
     return {
-        "model": name, "defense": defense, "patches": len(rows), "width": rows.shape[1], "told": told, "certified": certified,
+        "model": name, "defense": defense, "patches": shape[0], "width": shape[1], "told": told, "certified": certified,
         "least": [round(value, 1) for value in least], "psnr": [round(value, 1) for value, _ in found],
         "ssim": [round(value, 3) for _, value in found], "seconds": round(seconds / len(images), 1), "torch": torch.__version__,
     }  # fmt: skip

@@ -329,7 +329,7 @@ def claims(folder: Path) -> list[Claim]:
             ours="six untrained cases, and EfficientNet-Lite0 trained on ImageNet, which the paper does not attack; 336 to 868 steps",
             evidence=NOT_TESTED,
             confidence="high",
-            note=f"{NO_WEIGHTS} Of ViT-B/16, which the figure shows as noise, a closed form reads the image (above).",
+            note=f"{NO_WEIGHTS} Of ViT-B/16, which the figure shows as noise, a closed form reads the image at other weights (above).",
         ),
         Claim(
             where="Fig. 3",
