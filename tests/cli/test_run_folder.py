@@ -125,7 +125,8 @@ def test_an_audit_that_is_refused_leaves_no_folder(leakgauge, tmp_path, photos, 
     words = ("audit", f"{model}:nan", "--data", photos, "--only", "updates", "--option", "steps=1", "--out", "deep/run")
     before = sorted(tmp_path.iterdir())
     assert leakgauge(*words, "--batch-size", 10**6).code == 2
-    assert sorted(tmp_path.iterdir()) == before
+    made = {path.name for path in tmp_path.iterdir()} - {path.name for path in before}
+    assert made <= {"__pycache__"}  # of the model's file, where Python keeps what it has compiled
 
 
 def test_a_question_that_fails_before_its_first_record_says_why(leakgauge, tmp_path, monkeypatch):
