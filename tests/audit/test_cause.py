@@ -11,15 +11,18 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 from leakgauge.attacks import inverting_gradients
+from leakgauge.audit.case import Case
 from leakgauge.audit.cause import Cause, Client, Knowledge, Settled, Three, TruthTest, explain, in_order
 from leakgauge.audit.null import null_run
 from leakgauge.audit.scoring import pair_images, trivial_baseline
+from leakgauge.audit.session import embedded
 from leakgauge.audit.verdict import Outcome, judge
 from leakgauge.channels import FedAvg, Gradient, ShuffledFedAvg
-from leakgauge.core import Pixels, Victim, share
+from leakgauge.core import Pixels, Size, Victim, share
 from leakgauge.data.embedded import fashion
 from leakgauge.defenses import GaussianNoise, Withhold
 from leakgauge.inversion.mismatch import continue_from, layer_mismatch, outside, settle_from
+from leakgauge.inversion.output_gradient import samples_at_head
 from tests.made import scores
 
 SIDE, SEEN = 12, 6
@@ -221,6 +224,27 @@ def test_the_class_of_one_image_can_be_tried_and_that_of_several_cannot() -> Non
         image, _ = continue_from(victim, replace(seen, labels=wrong), found.x, wrong, goal=0.0)
         test = explain(attack, victim, seen, replace(found, x=image), x, Client(y, Gradient(), 0))
         assert test.cause is cause, number
+
+
+def test_the_label_of_a_sample_that_left_no_trace_is_no_missing_knowledge() -> None:
+    """The network is so sure of one of these four images that nothing shows its label. Beside the true images a wrong label would not fit,
+    yet along the gradient at the output they explain what was sent without any label, so a search that ends near them failed as one."""
+    setup = embedded(Case(model="vgg", batch_size=4))
+    victim, y = setup.victim, setup.labels[52:56]
+    x = victim.space.encode(setup.images[52:56])
+    seen = share(victim, Gradient(), x, y, reveal=(Size(),))
+    told = samples_at_head(victim, seen)
+    assert told.seen == 3
+    assert sorted(told.labels.tolist()) != sorted(y.tolist())
+    near = x + 0.05 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+    attack = inverting_gradients(steps=2)
+    found = replace(attack(victim, seen, seed=0), x=near)
+    assert found.y is not None
+    assert sorted(found.y.tolist()) == sorted(told.labels.tolist())
+    test = explain(attack, victim, seen, found, x, Client(y, Gradient(), None), thorough=False)
+    assert test.cause is Cause.SEARCH
+    assert test.mismatch.truth < 1e-6
+    assert layer_mismatch(victim, seen, x, told.labels.sort().values) > 0.1
 
 
 def test_the_truth_of_a_client_in_a_secret_order_fits_only_with_that_order() -> None:

@@ -9,6 +9,7 @@ from leakgauge.inversion import (
     BalancedCosine,
     Descent,
     FromSpace,
+    HeadFeatures,
     Matching,
     Sign,
     Staged,
@@ -16,6 +17,7 @@ from leakgauge.inversion import (
     TotalVariation,
     infer_labels,
 )
+from leakgauge.inversion.output_gradient import FEATURES
 
 SMOOTHER = (30.0, 10.0, 3.0, 1.0)
 """Weight of total variation in each stage, as multiples of the last."""
@@ -32,9 +34,10 @@ def falling_variation(
 
         x̂ = argmin_{x in box}  1 − ⟨g(x), g*⟩_w / (‖g(x)‖_w·‖g*‖_w)  +  c·tv · TV(x),      c = 30, 10, 3, 1
 
-    The weights w of :class:`BalancedCosine` (``power``) keep long gradients from drowning the others. For a single image the replay
-    follows the gradient at the output, read from the head's bias, in place of the loss (:class:`OutputGradient`): a trained network is
-    so certain that a replayed loss cannot fit. Each stage takes a quarter of the ``steps`` of signed Adam, at 0.6 times the rate ``lr``
+    The weights w of :class:`BalancedCosine` (``power``) keep long gradients from drowning the others. For a single image and
+    for small batches the replay follows the gradient at the output, read from the head, in place of the loss (:class:`OutputGradient`): a
+    trained network is so certain that a replayed loss cannot fit. Of a batch the features of each image are compared too
+    (:class:`HeadFeatures`). Each stage takes a quarter of the ``steps`` of signed Adam, at 0.6 times the rate ``lr``
     of the one before.
 
     A large weight finds the outlines and then holds the image back from its detail; a small one never finds the outlines of a trained
@@ -49,7 +52,7 @@ def falling_variation(
     lengths = [each] * (len(SMOOTHER) - 1) + [steps - each * (len(SMOOTHER) - 1)]
     stages = tuple(
         Matching(
-            objective=BalancedCosine(power) + multiple * tv * TotalVariation(),
+            objective=BalancedCosine(power) + multiple * tv * TotalVariation() + FEATURES * HeadFeatures(),
             labels=infer_labels(),
             start=FromSpace(),
             solver=Descent(Adam(lr * SLOWER**k), length, gradient=(Sign(),), schedule=StepDecay(), project=True),

@@ -53,6 +53,7 @@ from leakgauge.inversion import (
     Descent,
     FromSpace,
     Given,
+    HeadFeatures,
     Matching,
     Sign,
     TotalVariation,
@@ -62,6 +63,7 @@ from leakgauge.inversion.distances import Cosine
 from leakgauge.inversion.labels import ReadLabels, as_targets, batch_size, read_or_none
 from leakgauge.inversion.matching import too_narrow, widen
 from leakgauge.inversion.mismatch import label_images, layer_mismatch
+from leakgauge.inversion.output_gradient import FEATURES, along_output, mismatch_along
 from leakgauge.inversion.progress import as_part
 from leakgauge.inversion.solvers import SignPerRestart
 from leakgauge.inversion.terms import Candidate, PerRestart
@@ -250,6 +252,8 @@ class _Race:
         self.refused: list[Raced] = []
         self.spent = 0
         self.given, self.held = seen, None
+        self.separated = batch_size(seen) > 1 and along_output(victim, [seen]) is not None
+        """Whether the samples of this batch are told apart at the head."""
 
     def hold_back(self) -> None:
         """From here on runs are given only part of the tensors; the others tell which one found more than it was shown."""
@@ -281,7 +285,7 @@ class _Race:
         weights, signs = zip(*(DESCENTS[one.name] for one in entrants), strict=True)
         attack = replace(
             _descent(entrants[0].name, steps, len(entrants)),
-            objective=Cosine() + PerRestart(weights, TotalVariation()),
+            objective=Cosine() + PerRestart(weights, TotalVariation()) + FEATURES * HeadFeatures(),
             solver=Descent(Adam(RATE), steps, gradient=(SignPerRestart(signs),), schedule=CosineDecay()),
         )
         try:
@@ -310,7 +314,11 @@ class _Race:
         y = as_targets(self.victim, y) if isinstance(y, Tensor) and self.seen.labels is None else y
 
         def mismatch(seen: Observation | None) -> float | None:
-            return None if seen is None or y is None else layer_mismatch(self.victim, seen, found.x, y, seed=self.seed)
+            if seen is None or y is None:
+                return None
+            replayed = layer_mismatch(self.victim, seen, found.x, y, seed=self.seed)
+            along = mismatch_along(self.victim, self.seen, found.x, on=seen, seed=self.seed) if self.separated else None
+            return replayed if along is None else min(replayed, along)
 
         rough = float(TotalVariation()(Candidate(found.x[None], self.victim, None, 1)))
         self.results.append(_Result(entrant, attack, found, mismatch(self.seen), rough, steps, mismatch(self.held)))
@@ -370,7 +378,7 @@ def _descent(name: str, steps: int, restarts: int) -> Matching:
     """The objective of :func:`inverting_gradients`, descended at a rate that falls to zero along half a cosine."""
     tv, signed = DESCENTS[name]
     solver = Descent(Adam(RATE), steps, gradient=(Sign(),) if signed else (), schedule=CosineDecay())
-    return replace(inverting_gradients(tv=tv, restarts=restarts), solver=solver, name=name, along=True)
+    return replace(inverting_gradients(tv=tv, restarts=restarts, along=True), solver=solver, name=name)
 
 
 def _begun(attack: Attack, start: Tensor | None) -> Attack:

@@ -26,6 +26,7 @@ from leakgauge.inversion import infer_labels
 from leakgauge.inversion.labels import read_or_none
 from leakgauge.inversion.matching import too_narrow, widen
 from leakgauge.inversion.mismatch import OUTSIDE, continue_from, layer_mismatch, outside, settle_from
+from leakgauge.inversion.output_gradient import mismatch_along
 
 
 class Cause(StrEnum):
@@ -163,10 +164,11 @@ def explain(
 
     Labels that a rule of ours reads in the same observation are no knowledge that an adversary lacks, and neither is the class of a
     single image, of which all can be tried: an attack that looked for them itself and found others failed as a search. So did one that
-    searches the client's draws and does not find them: the truth is replayed with these. The attack's own
-    objective, which has priors too, must agree that the truth is no better; otherwise the search failed. A search that came close is
-    continued first (``continue_from``), because no finite search meets rounding by itself; what it comes to counts only if it is an image
-    that does not show the truth (``shows`` tells). ε is what rounding the truth to its number type does to m, times ``ROUNDINGS``.
+    searches the client's draws and does not find them: the truth is replayed with these. Where the samples of a batch are separated at the
+    head, m is the smaller of two replays, with labels and along the gradient at the output. The attack's own objective, which has priors
+    too, must agree that the truth is no better; otherwise the search failed. A search that came close is continued first
+    (``continue_from``), because no finite search meets rounding by itself; what it comes to counts only if it is an image that does not
+    show the truth (``shows`` tells). ε is what rounding the truth to its number type does to m, times ``ROUNDINGS``.
     ``nothing`` is the null run. Without ``thorough`` no search is continued.
     """
     if too_narrow(victim):
@@ -177,9 +179,14 @@ def explain(
     drawn = replace(seen, channel=client.channel) if searches_draws(seen.channel) else seen
     at_truth, informed = replace(true, seen=drawn).known(ours), true.informed()
     rounding = ROUNDINGS * _rounding(victim, drawn, x, ours, at_truth, seed)
+    separated = None if seen.labels is not None else mismatch_along(victim, seen, x, seed=seed)
+    if separated is not None:  # samples that left no trace need no label
+        at_truth = min(at_truth, separated)
 
     def mismatch(one: Reconstruction, x: Tensor) -> float:
-        return layer_mismatch(victim, seen, victim.to_input(x), _own(one, ours), seed=seed)
+        replayed = layer_mismatch(victim, seen, victim.to_input(x), _own(one, ours), seed=seed)
+        along = None if separated is None else mismatch_along(victim, seen, victim.to_input(x), seed=seed)
+        return replayed if along is None else min(replayed, along)
 
     at = _objective(attack, victim, seen, seed)
     at_found = mismatch(found, found.x)

@@ -11,6 +11,9 @@ W and b are public, so m_k decides d_k(m_k, y_k), and each sample alone satisfie
 
 C − r + 1 equations for r unknowns. So up to r = C/2 samples are isolated solutions, which a search finds one by one from many starts
 for every class y. No feature need be positive. Samples of which a trained network is so sure that d_k is lost in rounding are not seen.
+
+Where that fails, because samples are faint or more than C/2, the loudest are looked for alone: after a gap in the singular values the
+smaller ones count as noise, and the samples found are subtracted before the next group.
 """
 
 from __future__ import annotations
@@ -30,10 +33,22 @@ NEAR_ONE = 6e-8
 STARTS, ROUNDS = 480, 6
 """Starts at a time, and how often as many are added while samples are missing."""
 ITERATIONS = 40
-FITS = 0.05
-"""Largest residual of a sample that counts, relative to its own d."""
+FITS, FITS_LOUD = 0.05, 0.1
+"""Largest residual of a sample that counts, relative to its own d; and where the fainter samples were left out of the equations."""
 LOST = 1e-3
-"""Share of the gradient that samples may hold which were not found: those of which the network is almost certain."""
+"""Share of the gradient that samples may hold which were not looked for: those of which the network is almost certain."""
+GAP = 0.2
+"""Ratio of two singular values from which on the smaller ones can be left out, to find the loudest samples alone."""
+PROGRESS = 0.5
+"""Samples count that leave at most this share of what was left before them."""
+FEW_ROUNDS = 2
+"""How often starts are added for a group of loud samples: several groups are tried."""
+MOST_LEFT = 0.2
+"""Share of the gradient that the samples found may leave unexplained."""
+TRACE = 1e-3
+"""How far the sum of a row must be below zero to show a label, as a share of the largest."""
+FAINT = 1e-12
+"""Gradient at the output of a sample that was not seen."""
 MOST_CLASSES, MOST_SAMPLES = 100, 8
 """Above these the search is not made: it would take longer than the attack that asks for labels."""
 
@@ -49,34 +64,113 @@ class HeadSamples:
     outputs: Tensor
     features: Tensor
     seen: int
+    left: float
+    """Share of the head's gradient that those which were told apart do not explain."""
 
 
 def tell_apart(slope: Tensor, head: Tensor, likely: Tensor, *, size: int, seed: int = 0) -> HeadSamples:
     """The samples of a batch of ``size`` from the gradient ``slope`` (C, F + 1) of the head's weight and bias, ``head`` (C, F + 1).
 
-    ``likely`` (N, F + 1) are features of any inputs, to start from. ``Inapplicable`` where the gradient holds more samples than can be told
-    apart, noise, or samples that the search does not find.
+    ``likely`` (N, F + 1) are features of any inputs, to start from. ``Inapplicable`` where the gradient holds noise, or where the samples
+    that were found leave more than ``MOST_LEFT`` of it unexplained.
     """
     slope, head, likely = (value.detach().double().cpu() for value in (slope, head, likely))
     if not all(bool(value.isfinite().all()) for value in (slope, head, likely)):
         raise Inapplicable("the head or its gradient is not finite")
-    left, sizes, right = torch.linalg.svd(size * slope, full_matrices=False)
+    whole = size * slope
+    sizes = torch.linalg.svdvals(whole)
     rank = int((sizes > 2 * ROUNDING * sizes[0]).sum())
     if not 1 <= rank <= size:
         raise Inapplicable(f"the head's gradient shows {rank} samples, but the batch has {size}")
-    if 2 * rank > len(head) or rank > MOST_SAMPLES or len(head) > MOST_CLASSES:
-        raise Inapplicable(f"{rank} samples cannot be told apart by the scores of {len(head)} classes")
-    at = _Equations(head, left[:, :rank], sizes[:rank], right[:rank].T)
-    rng = torch.Generator().manual_seed(seed)
-    u, y, residual = head.new_zeros(0, rank + 1), torch.zeros(0, dtype=torch.long), head.new_zeros(0)
-    chosen = y
-    for _ in range(ROUNDS):
-        solved = _solved(at, *_starts(at, likely, rng))
-        u, y, residual = (torch.cat(pair) for pair in zip((u, y, residual), solved, strict=True))
-        chosen = _independent(at, u, y, residual)
-        if len(chosen) == rank:
-            break
-    return _together(at, u[chosen], y[chosen], size)
+    if len(head) > MOST_CLASSES:
+        raise Inapplicable(
+            f"the samples of {len(head)} classes are not told apart: it would take longer than the attack"
+        )
+    search = _Search(head, likely, torch.Generator().manual_seed(seed))
+    most = min(MOST_SAMPLES, len(head) // 2)
+    found = search.of_rank(whole, rank, ROUNDING, fits=FITS, rounds=ROUNDS) if rank <= most else _Samples.none(whole)
+    if found.left > LOST * float(sizes[0]):
+        found = min(found, search.loudest(whole, min(size, MOST_SAMPLES)), key=lambda one: one.left)
+    share = float(found.rest.norm() / whole.norm())
+    if share > MOST_LEFT:
+        raise Inapplicable(
+            f"{rank} samples cannot be told apart by the scores of {len(head)} classes"
+            if rank > most
+            else f"only {len(found.labels)} of {rank} samples were told apart at the head"
+        )
+    return _together(found, share, size)
+
+
+@dataclass(frozen=True, eq=False)
+class _Samples:
+    """Samples with labels (n,), gradients at the output (n, C) and inputs of the head (n, F + 1), and what they leave of ∂, (C, F + 1)."""
+
+    labels: Tensor
+    outputs: Tensor
+    inputs: Tensor
+    rest: Tensor
+
+    @classmethod
+    def none(cls, whole: Tensor) -> _Samples:
+        return cls(
+            torch.zeros(0, dtype=torch.long), whole.new_zeros(0, len(whole)), whole.new_zeros(0, whole.shape[1]), whole
+        )
+
+    @property
+    def left(self) -> float:
+        return float(torch.linalg.svdvals(self.rest)[0])
+
+    def and_then(self, other: _Samples) -> _Samples:
+        """With samples found in what these leave."""
+        labels, outputs = torch.cat((self.labels, other.labels)), torch.cat((self.outputs, other.outputs))
+        return _Samples(labels, outputs, torch.cat((self.inputs, other.inputs)), other.rest)
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    head: Tensor
+    likely: Tensor
+    rng: torch.Generator
+
+    def of_rank(self, whole: Tensor, rank: int, noise: float, *, fits: float, rounds: int) -> _Samples:
+        """Samples in the ``rank`` largest directions of ``whole``; the others are ``noise``, as a share of the largest."""
+        left, sizes, right = torch.linalg.svd(whole, full_matrices=False)
+        at = _Equations(self.head, left[:, :rank], sizes[:rank], right[:rank].T, noise)
+        u, y, residual = whole.new_zeros(0, rank + 1), torch.zeros(0, dtype=torch.long), whole.new_zeros(0)
+        chosen = y
+        for _ in range(rounds):
+            solved = _solved(at, *_starts(at, self.likely, self.rng))
+            u, y, residual = (torch.cat(pair) for pair in zip((u, y, residual), solved, strict=True))
+            chosen = _independent(at, u, y, residual, fits)
+            if len(chosen) == rank:
+                break
+        if not len(chosen):
+            return _Samples.none(whole)
+        u, y = u[chosen], y[chosen]
+        outputs, inputs = vmap(at.output)(u, y), u[:, :-1] @ at.right.T
+        return _Samples(y, outputs, inputs, whole - outputs.T @ inputs)
+
+    def loudest(self, whole: Tensor, most: int) -> _Samples:
+        """As many samples as can be found one group after the other, the loudest first, in what those before leave."""
+        kept = _Samples.none(whole)
+        lost = LOST * kept.left
+        while len(kept.labels) < most and kept.left > lost:
+            largest = min(most - len(kept.labels), len(self.head) // 2)
+            groups = [
+                self.of_rank(kept.rest, rank, noise, fits=FITS_LOUD, rounds=FEW_ROUNDS)
+                for rank, noise in _ranks(torch.linalg.svdvals(kept.rest), largest)
+            ]
+            ahead = min(groups, key=lambda one: one.left, default=None)
+            if ahead is None or not ahead.left < PROGRESS * kept.left:
+                break
+            kept = kept.and_then(ahead)
+        return kept
+
+
+def _ranks(sizes: Tensor, most: int) -> list[tuple[int, float]]:
+    """Numbers of directions after which a gap follows, the largest first, and the share that is left out."""
+    each = [(rank, float(sizes[rank] / sizes[0])) for rank in range(1, min(most, len(sizes) - 1) + 1)]
+    return [(rank, max(share, ROUNDING)) for rank, share in reversed(each) if sizes[rank] <= GAP * sizes[rank - 1]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +181,8 @@ class _Equations:
     left: Tensor
     sizes: Tensor
     right: Tensor
+    noise: float
+    """Error of the gradient, as a share of its largest singular value."""
 
     @property
     def scores(self) -> Tensor:
@@ -104,7 +200,7 @@ class _Equations:
     def residual(self, u: Tensor, y: Tensor) -> Tensor:
         m, d = u[:-1], self.output(u, y)
         n = self.dual(d)
-        scale = d.abs() + 1e-2 * d.abs().max() + ROUNDING * self.sizes[0] * n.norm()
+        scale = d.abs() + 1e-2 * d.abs().max() + self.noise * self.sizes[0] * n.norm()
         outside = (d - self.left @ (self.left.T @ d)) / scale.detach()
         product = (m @ n - 1) / (m.norm() * n.norm() + 1)
         return torch.cat((outside, product[None], (self.right[-1] @ m - 1)[None], 0.01 * u[-1:]))
@@ -140,12 +236,12 @@ def _solved(at: _Equations, u: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tenso
     return u, y, found.norm(dim=1)
 
 
-def _independent(at: _Equations, u: Tensor, y: Tensor, residual: Tensor) -> Tensor:
+def _independent(at: _Equations, u: Tensor, y: Tensor, residual: Tensor, fits: float) -> Tensor:
     """Of the solutions, best first, those that are no copy of one before: m_k · n_l = 0."""
     chosen: list[int] = []
     duals = u.new_zeros(0, len(at.sizes))
     for which in residual.argsort().tolist():
-        if not float(residual[which]) <= FITS or len(chosen) == len(at.sizes):
+        if not float(residual[which]) <= fits or len(chosen) == len(at.sizes):
             break
         if len(chosen) and float((duals @ u[which, :-1]).abs().max()) > 0.1:
             continue
@@ -154,25 +250,25 @@ def _independent(at: _Equations, u: Tensor, y: Tensor, residual: Tensor) -> Tens
     return torch.tensor(chosen, dtype=torch.long)
 
 
-def _together(at: _Equations, u: Tensor, y: Tensor, size: int) -> HeadSamples:
-    """The batch, if these samples explain all but ``LOST`` of the gradient."""
-    m = u[:, :-1]
-    outputs = vmap(at.output)(u, y) if len(u) else m @ at.scores.T
-    rest = (at.left * at.sizes - outputs.T @ m) @ at.right.T
-    if not float(rest.norm()) <= LOST * float(at.sizes[0]):
-        raise Inapplicable(f"only {len(m)} of {len(at.sizes)} samples were told apart at the head")
-    order, missing = outputs.norm(dim=1).argsort(descending=True), size - len(m)
-    guess = rest.sum(1).argmin()
-    faint = torch.full((missing, len(at.head)), FAINT).to(m)
-    faint[:, guess] = -FAINT * (len(at.head) - 1)
-    features = (m @ at.right.T)[order, :-1]
+def _together(found: _Samples, share: float, size: int) -> HeadSamples:
+    order, missing = found.outputs.norm(dim=1).argsort(descending=True), size - len(found.labels)
+    guesses = _guesses(found.rest, missing)
+    own = torch.arange(len(found.rest)) == guesses[:, None]
+    faint = torch.where(own, -FAINT * (len(found.rest) - 1), FAINT).to(found.outputs)
+    features = found.inputs[order, :-1]
     return HeadSamples(
-        torch.cat((y[order], guess.expand(missing))),
-        torch.cat((outputs[order], faint)),
+        torch.cat((found.labels[order], guesses)),
+        torch.cat((found.outputs[order], faint)),
         torch.cat((features, features.new_zeros(missing, features.shape[1]))),
-        len(m),
+        len(found.labels),
+        share,
     )
 
 
-FAINT = 1e-12
-"""Gradient at the output of a sample that was not seen."""
+def _guesses(rest: Tensor, count: int) -> Tensor:
+    """Labels of samples that were not found: for features h ≥ 0 only a label lowers its row of ∂W. The lowest rows, each once, then the
+    lowest again."""
+    sums = rest.sum(1)
+    order = sums.argsort()
+    shown = order[sums[order] < -TRACE * sums.abs().max()]
+    return torch.cat((shown, order[:1].expand(count)))[:count]

@@ -47,9 +47,9 @@ from leakgauge.inversion.labels import (
     read_class_labels,
 )
 from leakgauge.inversion.output_gradient import (
-    HeadFeatures,
     OutputGradient,
     along_output,
+    of_separated,
     order_at_head,
     output_gradients,
     read_targets,
@@ -138,9 +138,8 @@ class Matching:
     together. The adversary keeps the restart with the lowest objective, and within a restart the image that produced the lowest
     objective, not the one a step later. ``precision`` and ``halving`` gain speed with a less exact replay and by stopping
     hopeless restarts; both are off by default. ``frames`` are the steps before which the trace keeps the best candidate so far
-    (besides the end); the default is six, evenly spaced. With ``along``, where the gradient at the output can be read (one sample, or a
-    small batch if the objective has :class:`HeadFeatures`, and a shared head), the replay follows it in place of the loss
-    (:class:`OutputGradient`).
+    (besides the end); the default is six, evenly spaced. With ``along``, where the gradient at the output can be read (one sample or a
+    small batch, and a shared head), the replay follows it in place of the loss (:class:`OutputGradient`).
     """
 
     objective: Term
@@ -216,10 +215,13 @@ class Matching:
             return [_add_notes(one) for one in self.many(*widen(victim, seen), seed=seed)]
         if any(isinstance(one.channel, Encodes) for one in seen):
             return [through_encodings(self.without_priors(), victim, one, seed=seed) for one in seen]
-        followed = along_output(victim, seen) if self._follows(seen) else None
+        followed = along_output(victim, seen) if self.along else None
         if followed is not None:
             attack = replace(self, along=False, labels=OutputGradient(victim.loss))
-            made = [_add_notes(one, ALONG) for one in attack.many(followed, seen, seed=seed)]
+            made = [
+                _add_notes(one, ALONG + of_separated(victim, own))
+                for one, own in zip(attack.many(followed, seen, seed=seed), seen, strict=True)
+            ]
             if of_no_classes(victim) is None:
                 return made
             return [replace(one, y=read_targets(victim, own, one.x)) for one, own in zip(made, seen, strict=True)]
@@ -249,7 +251,7 @@ class Matching:
         """The objective of one candidate ``x`` with the labels ``y``, replayed as in the search and computed in float32."""
         if too_narrow(victim):
             victim, (seen,) = widen(victim, [seen])
-        followed = along_output(victim, [seen]) if self._follows([seen]) else None
+        followed = along_output(victim, [seen]) if self.along else None
         if followed is not None:
             along, d = replace(self, along=False), output_gradients(victim, seen)
             orders = (slice(None), order_at_head(victim, seen, x)) if len(x) > 1 else (slice(None),)
@@ -259,12 +261,6 @@ class Matching:
         with torch.no_grad(), private_randomness(seed, victim.device):
             search = Search(rows.problem, rows.x, None, together=False)
             return float(search.objective(rows.x, None, slice(None)))
-
-    def _follows(self, seen: Sequence[Observation]) -> bool:
-        """Whether the replay goes along the gradient at the output. There, samples of a batch that the model is sure of count for next to
-        nothing, and a search from noise never moves them: batches need a term that compares the features of each."""
-        each = any(isinstance(term, HeadFeatures) for weight, term in self.objective.parts() if weight)
-        return self.along and (each or all(one.size == 1 for one in seen))
 
     def _whole_groups(self, fitting: int, why: Exception | None = None) -> int:
         """At most ``fitting`` rows, but at least one, without separating restarts that a term couples."""
