@@ -78,6 +78,10 @@ def golden(seconds: float, *arguments: str) -> Job:
     return Job("golden_partition_zone.run", arguments, seconds)
 
 
+def tokens(seconds: float, *parts: str) -> Job:
+    return Job("privacy_tokens.run", parts, seconds)
+
+
 def starts(seconds: float, network: str, *arguments: str) -> Job:
     return feasibility(seconds, "starts", "--network", network, *arguments)
 
@@ -123,6 +127,10 @@ PLANS: dict[str, tuple[Lane, ...]] = {
         lane(starts(540, "maxvit_t")),
         lane(april(420, "positions")),
     ),
+    "warm": (  # privacy tokens: the critic that is trained on, for the network that lacks it
+        lane(tokens(530, "alexnet_warm_transformer")),
+        lane(tokens(400, "alexnet_warm_autoencoder")),
+    ),
     "next-7": (  # Fig. 4 of a trained ViT-B
         lane(feasibility(60, "accuracy", "--case", "vit_b", "--longer", "2"), starts(400, "vit_b", "--trained")),
     ),
@@ -139,7 +147,7 @@ CUT, WHOLE = (
 )
 NEEDS = {
     "next-4": ("cifar10_test.zip", "mnist.npz", "packages/timm"),
-    **dict.fromkeys(["trained", *(f"next-{i}" for i in (7, 9, 10, 11))], CUT),
+    **dict.fromkeys(["trained", "warm", *(f"next-{i}" for i in (7, 9, 10, 11))], CUT),
     **dict.fromkeys(["golden", "golden-seeds"], (*WHOLE, "kmnist_test.npz")),
 }
 """What a plan reads from its folder of data; ``packages`` is on the path of its scripts."""

@@ -21,11 +21,13 @@ from reproductions.privacy_tokens import batch_sizes, diffusion_attack, figures,
 from reproductions.privacy_tokens.setups import SETUPS, WARM, Run
 from reproductions.privacy_tokens.table1 import Options
 
-WARM_PARTS: dict[str, Run] = {f"lenet_warm_{run[0]}": run for run in WARM}
+WARM_PARTS: dict[str, tuple[str, Run]] = {
+    f"{network}_warm_{run[0]}": (network, run) for network in ("lenet", "alexnet") for run in WARM
+}
 """The longest critics by themselves, to run beside the rest."""
 PARTS = {
     **{name: f"Table 1 and Figs. 2 to 15 for {name}" for name in SETUPS},
-    **dict.fromkeys(WARM_PARTS, "a critic that is trained on through LeNet's training"),
+    **{part: f"a critic that is trained on through {network}'s training" for part, (network, _) in WARM_PARTS.items()},
     **{f"batch_sizes_{name}": f"Figs. 16 to 19 for {name}" for name in SETUPS},
     "noise": "the advice on noise",
     "diffusion": "Table 1's attacks on faces with diffusion models",
@@ -42,7 +44,8 @@ def part_of(name: str) -> Part[Options]:
     if name in SETUPS:
         return Part(name, partial(table1.run, name))
     if name in WARM_PARTS:
-        return Part(name, partial(table1.run, "lenet", critics_only=(WARM_PARTS[name],)))
+        network, critic = WARM_PARTS[name]
+        return Part(name, partial(table1.run, network, critics_only=(critic,)))
     return Part(name, partial(batch_sizes.run, name.removeprefix("batch_sizes_")))
 
 

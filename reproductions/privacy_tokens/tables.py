@@ -57,9 +57,9 @@ def warm() -> str:
     for token in ("transformer", "autoencoder"):
         heads += [f"paper: {token}", f"{token}, frozen weights", "collected pairs", "their decoy"]
     lines = []
-    for model in ("lenet", "cnn", "mlp"):
+    for model in PUBLISHED:
         rows = gaps(rows_of(RESULTS, model), reading="warm, within sub-epochs")
-        for at, said in PUBLISHED[model].items():
+        for at, said in PUBLISHED[model].items() if rows else ():
             cells = [model, str(at)]
             for token, place in (("transformer", 2), ("autoencoder", 1)):
                 here = [r for r in rows if r["token"] == token and r["sub_epoch"] == at]
