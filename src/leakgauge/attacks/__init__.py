@@ -36,6 +36,7 @@ from leakgauge.attacks.patch_positions import patch_positions as patch_positions
 from leakgauge.attacks.r_gap import r_gap as r_gap
 from leakgauge.attacks.relu_batches import relu_batches as relu_batches
 from leakgauge.attacks.sentences import sentences as sentences
+from leakgauge.attacks.small_batches import small_batches as small_batches
 from leakgauge.attacks.smooth_series import smooth_series as smooth_series
 from leakgauge.attacks.strongest import Strongest as Strongest
 from leakgauge.attacks.strongest import strongest as strongest
@@ -84,6 +85,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "federated_averaging": federated_averaging,
     "linear_rows": linear_rows,
     "relu_batches": relu_batches,
+    "small_batches": small_batches,
     "imprint": imprint,
     "fishing": fishing,
 }

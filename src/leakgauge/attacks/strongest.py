@@ -24,6 +24,7 @@ from leakgauge.attacks.patch_positions import patch_positions
 from leakgauge.attacks.r_gap import r_gap
 from leakgauge.attacks.relu_batches import relu_batches
 from leakgauge.attacks.sentences import sentences
+from leakgauge.attacks.small_batches import small_batches
 from leakgauge.attacks.smooth_series import smooth_series
 from leakgauge.attacks.tables import tables
 from leakgauge.attacks.tag_read_labels import tag_read_labels
@@ -420,6 +421,7 @@ def _dlg(steps: int, restarts: int) -> Attack:
 CLOSED: tuple[Entrant, ...] = (
     Entrant("linear", lambda _steps, _restarts: linear(), searches=False),
     Entrant("linear_rows", lambda _steps, _restarts: linear_rows(), searches=False),
+    Entrant("small_batches", lambda _steps, _restarts: small_batches(), searches=False),
     Entrant("relu_batches", lambda _steps, _restarts: relu_batches(), searches=False, most=SAMPLES),
     Entrant("patch_positions", lambda _steps, _restarts: patch_positions(), searches=False),
     Entrant("april_closed_form", lambda _steps, _restarts: april_closed_form(), searches=False),
@@ -468,9 +470,9 @@ def _near(x: Tensor, steps: int, restarts: int) -> Attack:
 def strongest(*, steps: int = 2000, restarts: int = 1) -> Strongest:
     """Everything that applies, and the remaining effort on what the adversary itself finds best. Not from a paper.
 
-    1. Closed forms, which take seconds: :func:`linear`, :func:`linear_rows`, :func:`relu_batches` for batches that are not large,
-       :func:`patch_positions`, :func:`april_closed_form`, and :func:`r_gap` for small systems. One that explains the observation up to
-       rounding, or certifies every sample, ends the attack.
+    1. Closed forms, which take seconds: :func:`linear`, :func:`linear_rows`, :func:`small_batches`, :func:`relu_batches` for batches that
+       are not large, :func:`patch_positions`, :func:`april_closed_form`, and :func:`r_gap` for small systems. One that explains the
+       observation up to rounding, or certifies every sample, ends the attack.
     2. A race: every search that has what it uses gets a small share of the steps, and sees two thirds of the layers. Three descents on the
        objective of :func:`inverting_gradients` run as one batch (the gradient or its sign, two weights of total variation, a larger
        first rate that falls to zero along half a cosine). Then come :func:`smooth_series` for series, :func:`tag_read_labels`,

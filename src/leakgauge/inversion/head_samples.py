@@ -35,8 +35,8 @@ STARTS, ROUNDS = 480, 6
 ITERATIONS = 40
 FITS, FITS_LOUD = 0.05, 0.1
 """Largest residual of a sample that counts, relative to its own d; and where the fainter samples were left out of the equations."""
-LOST = 1e-3
-"""Share of the gradient that samples may hold which were not looked for: those of which the network is almost certain."""
+LOST, FAINTEST = 1e-3, 1e-6
+"""Share of the gradient that is left above which the search begins anew with the loudest samples, and below which none is looked for."""
 GAP = 0.2
 """Ratio of two singular values from which on the smaller ones can be left out, to find the loudest samples alone."""
 PROGRESS = 0.5
@@ -89,8 +89,10 @@ def tell_apart(slope: Tensor, head: Tensor, likely: Tensor, *, size: int, seed: 
     search = _Search(head, likely, torch.Generator().manual_seed(seed))
     most = min(MOST_SAMPLES, len(head) // 2)
     found = search.of_rank(whole, rank, ROUNDING, fits=FITS, rounds=ROUNDS) if rank <= most else _Samples.none(whole)
+    found = search.further(found, whole, min(size, MOST_SAMPLES))
     if found.left > LOST * float(sizes[0]):
-        found = min(found, search.loudest(whole, min(size, MOST_SAMPLES)), key=lambda one: one.left)
+        loudest = search.further(_Samples.none(whole), whole, min(size, MOST_SAMPLES))
+        found = min(found, loudest, key=lambda one: one.left)
     share = float(found.rest.norm() / whole.norm())
     if share > MOST_LEFT:
         raise Inapplicable(
@@ -150,10 +152,9 @@ class _Search:
         outputs, inputs = vmap(at.output)(u, y), u[:, :-1] @ at.right.T
         return _Samples(y, outputs, inputs, whole - outputs.T @ inputs)
 
-    def loudest(self, whole: Tensor, most: int) -> _Samples:
-        """As many samples as can be found one group after the other, the loudest first, in what those before leave."""
-        kept = _Samples.none(whole)
-        lost = LOST * kept.left
+    def further(self, kept: _Samples, whole: Tensor, most: int) -> _Samples:
+        """With as many samples as can be found in what ``kept`` leaves, one group after the other, the loudest first."""
+        lost = FAINTEST * float(torch.linalg.svdvals(whole)[0])
         while len(kept.labels) < most and kept.left > lost:
             largest = min(most - len(kept.labels), len(self.head) // 2)
             groups = [

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
 import torch
@@ -18,6 +18,7 @@ from leakgauge.core.randomness import private_randomness
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
 from leakgauge.families import find_roles
+from leakgauge.inversion.beneath_head import walk_down
 from leakgauge.inversion.cross_entropy import label_smoothing
 from leakgauge.inversion.defended import useful
 from leakgauge.inversion.head_samples import HeadSamples, tell_apart
@@ -27,9 +28,10 @@ from leakgauge.inversion.terms import Candidate, Term
 
 @dataclass(frozen=True)
 class OutputGradient:
-    """A rule for labels that gives (d, h): d = ∂loss/∂z (B, C) at the output z = W h + b, scaled to length 1, and the features h (B, F).
+    """A rule for labels that gives (d, a): d = ∂loss/∂z (B, C) at the output z = W h + b, scaled to length 1, and a (B, D), what enters the
+    lowest fully connected layer whose inputs are known, for most networks the head: a = h.
 
-    It does so even where labels are revealed. For one sample ∂loss/∂b = d, and h is left 0: matching it helps some networks and
+    It does so even where labels are revealed. For one sample ∂loss/∂b = d, and a is left 0: matching it helps some networks and
     harms others. A small batch is told apart (:mod:`leakgauge.inversion.head_samples`), in an order of its own.
 
     With :class:`~leakgauge.channels.output.Along` in place of the loss, the replay of the truth then points where the observed gradient
@@ -44,13 +46,13 @@ class OutputGradient:
 
 
 def output_gradients(victim: Victim, seen: Observation) -> Tensor:
-    """(d, h), of shape (B, C + F); ``Inapplicable`` where d cannot be read."""
+    """(d, a), of shape (B, C + D); ``Inapplicable`` where d cannot be read."""
     if seen.size == 1:
         d = output_gradient(victim, seen)[None]
         return torch.cat((d, d.new_zeros(1, _layer(victim, _last_layer(victim)).in_features)), 1)
     found = samples_at_head(victim, seen)
     scaled = found.outputs / found.outputs.abs().max()
-    return torch.cat((scaled / scaled.norm(), found.features), 1).float().to(victim.device)
+    return torch.cat((scaled / scaled.norm(), found.inputs), 1).float().to(victim.device)
 
 
 def _layer(victim: Victim, name: str) -> nn.Linear:
@@ -62,7 +64,7 @@ def _layer(victim: Victim, name: str) -> nn.Linear:
 
 @dataclass(frozen=True)
 class HeadFeatures(Term):
-    """1/n Σ_k ‖h(x_k) − h_k‖² / ‖h_k‖² over the n samples of a batch with features h_k that :class:`OutputGradient` read; 0 if none.
+    """1/n Σ_k ‖a(x_k) − a_k‖² / ‖a_k‖² over the n samples of a batch with inputs a_k that :class:`OutputGradient` read; 0 if none.
 
     In the gradient of a batch the samples with small d hardly count. Here each counts as much.
     """
@@ -70,13 +72,13 @@ class HeadFeatures(Term):
     reads_signal: ClassVar[bool] = True
 
     def captures(self, victim: Victim) -> tuple[str, ...]:
-        return (victim.loss.head,) if isinstance(victim.loss, Along) else ()
+        return (victim.loss.layer,) if isinstance(victim.loss, Along) else ()
 
     def __call__(self, at: Candidate, /) -> Tensor:
         loss = at.victim.loss
         if not isinstance(loss, Along) or at.targets is None:
             return at.x.new_zeros(len(at.x))
-        found = at.require_replay().inputs(loss.head)
+        found = at.require_replay().inputs(loss.layer)
         wanted = at.targets[..., -found.shape[-1] :].to(at.x)
         size = wanted.square().sum(-1)
         known = (size > 0).to(at.x)
@@ -90,7 +92,17 @@ found less well on deep networks."""
 _TINY = 1e-20
 
 
-def samples_at_head(victim: Victim, seen: Observation) -> HeadSamples:
+@dataclass(frozen=True, eq=False)
+class Separated(HeadSamples):
+    """Samples told apart at the head, what enters the lowest fully connected ``layer`` that can be reached from there, (B, D), and about
+    how far that is off for each that was told apart, relative to its length."""
+
+    layer: str
+    inputs: Tensor
+    error: Tensor
+
+
+def samples_at_head(victim: Victim, seen: Observation) -> Separated:
     """The samples of a small batch, told apart by the gradient of the head. What was found last is kept."""
     if seen.size is None or label_smoothing(victim.loss) or not is_gradient(seen.channel, victim.mode):
         raise Inapplicable("samples are told apart in the plain gradient of cross entropy, for a known batch size")
@@ -112,13 +124,23 @@ def samples_at_head(victim: Victim, seen: Observation) -> HeadSamples:
         try:
             likely = _features(victim, name, victim.space.start(STARTING, torch.Generator().manual_seed(0)))
             likely = torch.cat((likely, likely.new_ones(len(likely), 1)), 1)
-            _KEPT[key] = tell_apart(slope, head, likely, size=seen.size)
+            found = tell_apart(slope, head, likely, size=seen.size)
+            scale = 1 if adds else seen.size
+            _KEPT[key] = _walked(victim, name, {n: scale * value for n, value in seen.signal.items()}, found)
         except Inapplicable as reason:
             _KEPT[key] = str(reason)
-    found = _KEPT[key]
-    if isinstance(found, str):
-        raise Inapplicable(found)
-    return found
+    kept = _KEPT[key]
+    if isinstance(kept, str):
+        raise Inapplicable(kept)
+    return kept
+
+
+def _walked(victim: Victim, head: str, shared: Mapping[str, Tensor], found: HeadSamples) -> Separated:
+    n = found.seen
+    lowest = walk_down(victim, head, shared, found.outputs[:n], found.features[:n])
+    inputs = torch.cat((lowest.values, lowest.values.new_zeros(len(found.labels) - n, lowest.values.shape[1])))
+    facts = {field.name: getattr(found, field.name) for field in fields(found)}
+    return Separated(**facts, layer=lowest.layer, inputs=inputs, error=lowest.error)
 
 
 def order_at_head(victim: Victim, seen: Observation, x: Tensor) -> Tensor:
@@ -160,7 +182,7 @@ def _features(victim: Victim, head: str, x: Tensor) -> Tensor:
     return ran[head].double().cpu()
 
 
-_KEPT: dict[str, HeadSamples | str] = {}
+_KEPT: dict[str, Separated | str] = {}
 KEPT = 64
 """Batches of which the samples, or the reason why they cannot be told apart, are kept: every stage of an attack asks again."""
 STARTING = 64
@@ -255,4 +277,7 @@ def along_output(victim: Victim, seen: Sequence[Observation]) -> Victim | None:
             output_gradients(victim, one)
     except Inapplicable:
         return None
-    return replace(victim, loss=Along(_last_layer(victim)))
+    layers = {samples_at_head(victim, one).layer for one in seen if one.size != 1}
+    if len(layers) > 1:  # a replay captures one
+        return None
+    return replace(victim, loss=Along(next(iter(layers), _last_layer(victim))))

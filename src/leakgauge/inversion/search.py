@@ -69,13 +69,13 @@ class Problem:
         return replace(self, observed=self.observed.take(rows), labels=labels, draws=self.draws.take(rows))
 
     def found_labels(self) -> Tensor:
-        """The labels (rows, B, …); of gradients at the output (rows, B, C + F), the class whose score the client's step raises most."""
+        """The labels (rows, B, …); of gradients at the output (rows, B, C + D), the class whose score the client's step raises most."""
         assert self.labels is not None
         loss = self.victim.loss
         if not isinstance(loss, Along):
             return self.labels
-        features = self.victim.model.get_parameter(f"{loss.head}.weight").shape[1]
-        return self.labels[..., : self.labels.shape[-1] - features].argmin(-1)
+        inputs = self.victim.model.get_parameter(f"{loss.layer}.weight").shape[1]
+        return self.labels[..., : self.labels.shape[-1] - inputs].argmin(-1)
 
     def classes(self) -> Tensor | None:
         """One class per sample, (rows, B), where these are known."""

@@ -1,0 +1,122 @@
+"""Images of small batches without a search, and certificates that must never be wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from leakgauge.attacks import small_batches, strongest
+from leakgauge.channels import FedAvg, Gradient
+from leakgauge.core import Pixels, Size, Victim, share
+from leakgauge.data.embedded import MEAN, STD, fashion
+from leakgauge.defenses import GaussianNoise
+from leakgauge.errors import Inapplicable
+from leakgauge.models import CNN, MLP
+
+SPACE = Pixels((1, 28, 28), mean=MEAN, std=STD)
+
+
+def batch(size, seed=0):
+    images, labels = fashion("test")
+    rows = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[:size]
+    return SPACE.encode(images[rows]), labels[rows]
+
+
+def trained(activation, steps=60):
+    images, labels = fashion("train")
+    x, y = SPACE.encode(images[:512]), labels[:512]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), activation, nn.Linear(64, 10))
+        optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+        for _ in range(steps):
+            optimiser.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimiser.step()
+    return Victim(model, SPACE)
+
+
+def decibels(guesses, truths):
+    """For each guess the PSNR to the nearest truth."""
+    shown, true = (SPACE.decode(x).flatten(1).double() for x in (guesses, truths))
+    return -10 * torch.cdist(shown, true).square().div(true.shape[1]).amin(1).clamp_min(1e-20).log10()
+
+
+@pytest.mark.parametrize(
+    ("activation", "least"), [(nn.ReLU(), 4), (nn.Tanh(), 6), (nn.Sigmoid(), 6)], ids=["relu", "tanh", "sigmoid"]
+)
+def test_images_of_a_trained_network_are_exact_and_certified(activation, least):
+    """Six batches of three; behind a ReLU two of them hold an image that the network is too sure of."""
+    victim, whole = trained(activation), 0
+    for seed in range(6):
+        x, y = batch(3, seed)
+        try:
+            found = small_batches()(victim, share(victim, Gradient(), x, y, reveal=(Size(),)))
+        except Inapplicable:
+            continue
+        assert found.certified is not None
+        assert (decibels(found.x[found.certified], x) > 60).all()
+        order = torch.cdist(x.flatten(1), found.x.flatten(1)).argmin(1)
+        whole += torch.equal(found.y[order], y) and bool((decibels(x, found.x) > 60).all())
+    assert whole >= least
+
+
+def test_strongest_ends_with_it():
+    victim, (x, y) = trained(nn.Tanh()), batch(3)
+    found = strongest(steps=20)(victim, share(victim, Gradient(), x, y, reveal=(Size(),)), seed=0)
+    assert next(one.name for one in found.raced if one.chosen) == "small_batches"
+    assert decibels(x, found.x).min() > 60
+
+
+def test_a_sample_that_leaves_no_trace_is_grey_and_not_certified():
+    victim, (x, y) = trained(nn.Tanh()), batch(2)
+    head = victim.model[3]
+    with torch.no_grad():  # so sure of one image that nothing of it is left in float32
+        score = victim(x)[0]
+        hidden = victim.model[:3](x)[0]
+        head.weight += 60 * torch.outer(F.one_hot(y[0], 10) - 0.1, hidden) / hidden.square().sum()
+        assert float(victim(x).softmax(1)[0, y[0]]) == 1
+        assert score.shape == (10,)
+    found = small_batches()(victim, share(victim, Gradient(), x, y, reveal=(Size(),)))
+    assert found.certified is not None
+    assert found.certified.tolist() == [True, False]
+    assert decibels(found.x[:1], x[1:]) > 60
+    assert "1 of 2 samples" in found.notes[0]
+
+
+def test_what_it_cannot_read_is_refused():
+    victim, (x, y) = trained(nn.Tanh()), batch(3)
+    seen = share(victim, Gradient(), x, y, reveal=(Size(),))
+    with pytest.raises(Inapplicable, match="a single sample"):
+        small_batches()(victim, share(victim, Gradient(), x[:1], y[:1], reveal=(Size(),)))
+    with pytest.raises(Inapplicable):
+        small_batches()(
+            victim, share(victim, Gradient(), x, y, defenses=(GaussianNoise(relative=0.1),), reveal=(Size(),))
+        )
+    with pytest.raises(Inapplicable):
+        small_batches()(victim, share(victim, FedAvg(steps=3, lr=0.1), x, y, reveal=(Size(),)))
+    cnn = Victim(CNN(), SPACE)
+    with pytest.raises(Inapplicable, match="Linear first layer"):
+        small_batches()(cnn, share(cnn, Gradient(), x, y, reveal=(Size(),)))
+    with pytest.raises(Inapplicable, match="not shared"):
+        small_batches()(victim, replace(seen, signal={n: v for n, v in seen.signal.items() if n != "3.bias"}))
+    with pytest.raises(Inapplicable):  # weights that the client did not have
+        small_batches()(trained(nn.Tanh(), steps=30), seen)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_certificate_is_false(seed):
+    """Narrow networks, equal labels, more samples than classes allow."""
+    classes, size = ((10, 4), (10, 6), (4, 2), (4, 3))[seed % 4]
+    victim, (x, y) = Victim(MLP(hidden=(12 + 8 * seed,), classes=classes, seed=seed), SPACE), batch(size, seed)
+    y = y % classes if seed < 4 else torch.zeros_like(y)
+    try:
+        found = small_batches()(victim, share(victim, Gradient(), x, y, reveal=(Size(),)))
+    except Inapplicable:
+        return
+    assert found.certified is not None
+    assert (decibels(found.x[found.certified], x) > 60).all()

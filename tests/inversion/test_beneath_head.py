@@ -1,0 +1,110 @@
+"""Inputs of the fully connected layers beneath the head, against those that the network itself computed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from leakgauge.channels import Gradient
+from leakgauge.core import Pixels, Size, Victim, share
+from leakgauge.engine.reference import capturing
+from leakgauge.inversion import Adam, Cosine, Descent, HeadFeatures, Matching
+from leakgauge.inversion.beneath_head import walk_down
+from leakgauge.inversion.output_gradient import along_output, samples_at_head
+
+SPACE = Pixels((1, 8, 8))
+LABELS = torch.tensor([3, 1, 8, 3])
+
+
+def dense(activation, *, between=(), bias=True):
+    """1: the first layer; 4 or later: the head."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        first, second = nn.Linear(64, 48, bias=bias), nn.Linear(48, 32)
+        return nn.Sequential(nn.Flatten(), first, activation, second, activation, *between, nn.Linear(32, 10))
+
+
+def seen_of(model, *, mode="eval", seed=0):
+    victim = Victim(model, SPACE, mode=mode)
+    x = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+    return victim, x, share(victim, Gradient(), x, LABELS, reveal=(Size(),))
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [nn.ReLU(), nn.LeakyReLU(), nn.Tanh(), nn.Sigmoid(), nn.Identity()],
+    ids=lambda one: type(one).__name__,
+)
+def test_inputs_of_the_first_layer_are_those_of_every_sample(activation):
+    victim, x, seen = seen_of(dense(activation))
+    found = samples_at_head(victim, seen)
+    assert found.layer == "1"
+    nearest = torch.cdist(x.flatten(1).double(), found.inputs).min(1)
+    assert sorted(nearest.indices.tolist()) == [0, 1, 2, 3]
+    assert float(nearest.values.max()) < 2e-3 * float(x.flatten(1).norm(dim=1).min())
+    assert torch.equal(found.labels[nearest.indices], LABELS)
+    assert float(found.error.max()) < 5e-3
+
+
+def test_behind_convolutions_the_first_dense_layer_is_reached_and_its_inputs_are_searched_for():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 40), nn.ReLU(), nn.Linear(40, 10)
+        )
+    victim, x, seen = seen_of(model)
+    with capturing(model, ["3"]) as entered, torch.no_grad():
+        model(x)
+    found = samples_at_head(victim, seen)
+    assert found.layer == "3"
+    assert float(torch.cdist(entered["3"].double(), found.inputs).min(1).values.max()) < 1e-3
+    followed = along_output(victim, [seen])
+    assert followed is not None
+    assert followed.loss.layer == "3"
+    features = Matching(HeadFeatures(), solver=Descent(Adam(0.1), 2), along=True)
+    assert features.objective_at(victim, seen, x, LABELS) < 1e-8
+    assert features.objective_at(victim, seen, 1 - x, LABELS) > 0.01
+    attack = Matching(Cosine() + 1.0 * HeadFeatures(), solver=Descent(Adam(0.1), 2), along=True)
+    assert sorted(attack(victim, seen, seed=0).y.tolist()) == sorted(LABELS.tolist())
+
+
+@pytest.mark.parametrize(
+    ("model", "mode", "reaches"),
+    [
+        (dense(nn.ReLU(), between=(nn.Dropout(0.5),)), "train", None),
+        (dense(nn.GELU()), "eval", "5"),
+        (dense(nn.ReLU(), bias=False), "eval", "3"),
+        (dense(nn.ReLU(), between=(nn.LayerNorm(32),)), "eval", "6"),
+    ],
+    ids=["dropout", "no inverse", "no bias", "a normalisation"],
+)
+def test_the_walk_ends_where_the_next_layer_cannot_be_passed(model, mode, reaches):
+    victim, _, seen = seen_of(model, mode=mode)
+    if (
+        reaches is None
+    ):  # with units dropped the features are not those of the public model, but the head's equations hold
+        assert samples_at_head(victim, seen).layer == "6"
+        return
+    assert samples_at_head(victim, seen).layer == reaches
+
+
+def test_a_gradient_of_another_batch_is_not_explained():
+    victim, _, seen = seen_of(dense(nn.Tanh()))
+    found = samples_at_head(victim, seen)
+    shared = {name: 4 * value for name, value in seen.signal.items()}
+    other = {name: 4 * value for name, value in seen_of(dense(nn.Tanh()), seed=1)[2].signal.items()}
+    told = found.outputs, found.features
+    assert walk_down(victim, "5", shared, *told).layer == "1"
+    assert walk_down(victim, "5", {**shared, "3.weight": other["3.weight"]}, *told).layer == "5"
+    assert walk_down(victim, "5", {**shared, "1.bias": other["1.bias"]}, *told).layer == "3"
+    assert walk_down(victim, "5", {n: v for n, v in shared.items() if n != "3.bias"}, *told).layer == "5"
+
+
+def test_a_sum_of_losses_is_read_as_their_mean():
+    victim, x, _ = seen_of(dense(nn.Tanh()))
+    victim = Victim(victim.model, SPACE, loss=nn.CrossEntropyLoss(reduction="sum"))
+    found = samples_at_head(victim, share(victim, Gradient(), x, LABELS, reveal=(Size(),)))
+    assert found.layer == "1"
+    assert F.mse_loss(found.inputs.sum(0), x.flatten(1).double().sum(0)) < 1e-6
