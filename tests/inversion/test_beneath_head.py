@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,7 +13,7 @@ from leakgauge.channels import Gradient
 from leakgauge.core import Pixels, Size, Victim, share
 from leakgauge.engine.reference import capturing
 from leakgauge.inversion import Adam, Cosine, Descent, HeadFeatures, Matching
-from leakgauge.inversion.beneath_head import walk_down
+from leakgauge.inversion.beneath_head import links_beneath, walk_down
 from leakgauge.inversion.output_gradient import along_output, samples_at_head
 
 SPACE = Pixels((1, 8, 8))
@@ -95,11 +97,19 @@ def test_a_gradient_of_another_batch_is_not_explained():
     found = samples_at_head(victim, seen)
     shared = {name: 4 * value for name, value in seen.signal.items()}
     other = {name: 4 * value for name, value in seen_of(dense(nn.Tanh()), seed=1)[2].signal.items()}
-    told = found.outputs, found.features
-    assert walk_down(victim, "5", shared, *told).layer == "1"
-    assert walk_down(victim, "5", {**shared, "3.weight": other["3.weight"]}, *told).layer == "5"
-    assert walk_down(victim, "5", {**shared, "1.bias": other["1.bias"]}, *told).layer == "3"
-    assert walk_down(victim, "5", {n: v for n, v in shared.items() if n != "3.bias"}, *told).layer == "5"
+    links, told = links_beneath(victim, "5"), (found.outputs, found.features)
+    assert walk_down(victim, "5", links, shared, *told).layer == "1"
+    assert walk_down(victim, "5", links, {**shared, "3.weight": other["3.weight"]}, *told).layer == "5"
+    assert walk_down(victim, "5", links, {**shared, "1.bias": other["1.bias"]}, *told).layer == "3"
+    assert walk_down(victim, "5", links, {n: v for n, v in shared.items() if n != "3.bias"}, *told).layer == "5"
+
+
+def test_what_another_update_showed_is_not_remembered_where_it_is_withheld():
+    victim, _, seen = seen_of(dense(nn.Tanh()))
+    assert samples_at_head(victim, seen).layer == "1"
+    for withheld, reaches in (("1.weight", "3"), ("1.bias", "3"), ("3.weight", "5")):
+        part = {name: value for name, value in seen.signal.items() if name != withheld}
+        assert samples_at_head(victim, replace(seen, signal=part)).layer == reaches
 
 
 def test_a_sum_of_losses_is_read_as_their_mean():

@@ -12,7 +12,7 @@ z_k and with it σ'(z_k) once more, so the system is solved again. Then the laye
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -53,22 +53,31 @@ class Inputs:
 
 
 @dataclass(frozen=True, eq=False)
-class _Link:
+class Link:
+    """A fully connected layer beneath the head, and the activation between its output and the input of the next one."""
+
     name: str
     weight: Tensor
     bias: Tensor
     activation: Callable[[Tensor], Tensor]
 
 
-def walk_down(victim: Victim, head: str, shared: Mapping[str, Tensor], outputs: Tensor, features: Tensor) -> Inputs:
-    """The inputs of the lowest fully connected layer that can be reached from the ``head``.
+def walk_down(
+    victim: Victim,
+    head: str,
+    links: Sequence[Link],
+    shared: Mapping[str, Tensor],
+    outputs: Tensor,
+    features: Tensor,
+) -> Inputs:
+    """The inputs of the lowest fully connected layer that can be reached from the ``head`` through the ``links`` beneath it.
 
     ``outputs`` (n, C) and ``features`` (n, F) are the gradients at the output and the inputs of the head of the samples that were told
     apart; ``shared`` is the sum of their gradients by name. What enters the head is returned where no layer can be passed.
     """
     reached = Inputs(head, features, features.new_full((len(features),), torch.inf))
     slope = outputs @ _double(victim.model.get_parameter(f"{head}.weight"))
-    for link in _chain(victim, head) if len(outputs) else ():
+    for link in links if len(outputs) else ():
         weight, bias = shared.get(f"{link.name}.weight"), shared.get(f"{link.name}.bias")
         if weight is None or bias is None:
             break
@@ -79,7 +88,7 @@ def walk_down(victim: Victim, head: str, shared: Mapping[str, Tensor], outputs: 
     return reached
 
 
-def _pass(link: _Link, shared: Tensor, slope: Tensor, outputs: Tensor) -> tuple[Inputs, Tensor] | None:
+def _pass(link: Link, shared: Tensor, slope: Tensor, outputs: Tensor) -> tuple[Inputs, Tensor] | None:
     """The inputs of a layer and the gradients there, from the gradients ``slope`` (n, F) at σ's ``outputs`` (n, F); None where the
     shared gradient, (F, D + 1), disagrees, or where its rounding decides."""
     z = _INVERSES[link.activation](outputs)
@@ -115,14 +124,14 @@ def _double(value: Tensor) -> Tensor:
     return value.detach().double().cpu()
 
 
-def _chain(victim: Victim, head: str) -> list[_Link]:
-    """The fully connected layers beneath the head, from above, each with the activation between its output and the next one's input."""
+def links_beneath(victim: Victim, head: str) -> list[Link]:
+    """The fully connected layers beneath the ``head``, from above, down to the first that is joined to the next one by something else."""
     linear = [name for name, module in victim.model.named_modules() if isinstance(module, nn.Linear)]
     noise = victim.to_input(victim.space.start(PROBES, torch.Generator().manual_seed(0)))
     with torch.no_grad(), private_randomness(0, victim.device), capturing(victim.model, linear) as entered:
         victim(noise)
     order = [name for name, value in entered.items() if value.dim() == 2 and len(value) == PROBES]
-    links: list[_Link] = []
+    links: list[Link] = []
     above = head
     for name in reversed(order[: order.index(head)] if head in order else []):
         layer = victim.model.get_submodule(name)
@@ -134,6 +143,6 @@ def _chain(victim: Victim, head: str) -> list[_Link]:
         fits = [one for one in _INVERSES if torch.allclose(one(z), h, rtol=1e-3, atol=1e-5 * float(z.abs().max()))]
         if not fits:
             break
-        links.append(_Link(name, weight, bias, fits[0]))
+        links.append(Link(name, weight, bias, fits[0]))
         above = name
     return links

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from leakgauge.channels.dpsgd import DPSGD
 from leakgauge.channels.facts import is_gradient
 from leakgauge.channels.output import Along
-from leakgauge.core import Loss, Observation, Victim
+from leakgauge.core import Loss, Observation, Signal, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import Inapplicable
 from leakgauge.families import find_roles
-from leakgauge.inversion.beneath_head import walk_down
+from leakgauge.inversion.beneath_head import Link, links_beneath, walk_down
 from leakgauge.inversion.cross_entropy import label_smoothing
 from leakgauge.inversion.defended import useful
 from leakgauge.inversion.head_samples import HeadSamples, tell_apart
@@ -116,8 +116,8 @@ def samples_at_head(victim: Victim, seen: Observation) -> Separated:
     adds = isinstance(victim.loss, nn.CrossEntropyLoss) and victim.loss.reduction == "sum"
     head = torch.cat((layer.weight.detach(), layer.bias.detach()[:, None]), 1).double().cpu()
     slope = slope / seen.size if adds else slope
-    asked = repr((seen.size, victim.space, victim.mode)).encode()
-    key = hashlib.sha256(torch.cat((slope, head)).numpy().tobytes() + asked).hexdigest()
+    links = links_beneath(victim, name)
+    key = _key(victim, seen, name, links, adds=adds)
     if key not in _KEPT:
         while len(_KEPT) >= KEPT:
             _KEPT.pop(next(iter(_KEPT)))
@@ -125,8 +125,7 @@ def samples_at_head(victim: Victim, seen: Observation) -> Separated:
             likely = _features(victim, name, victim.space.start(STARTING, torch.Generator().manual_seed(0)))
             likely = torch.cat((likely, likely.new_ones(len(likely), 1)), 1)
             found = tell_apart(slope, head, likely, size=seen.size)
-            scale = 1 if adds else seen.size
-            _KEPT[key] = _walked(victim, name, {n: scale * value for n, value in seen.signal.items()}, found)
+            _KEPT[key] = _walked(victim, name, links, seen.signal, found, scale=1 if adds else seen.size)
         except Inapplicable as reason:
             _KEPT[key] = str(reason)
     kept = _KEPT[key]
@@ -135,9 +134,22 @@ def samples_at_head(victim: Victim, seen: Observation) -> Separated:
     return kept
 
 
-def _walked(victim: Victim, head: str, shared: Mapping[str, Tensor], found: HeadSamples) -> Separated:
-    n = found.seen
-    lowest = walk_down(victim, head, shared, found.outputs[:n], found.features[:n])
+def _key(victim: Victim, seen: Observation, head: str, links: Sequence[Link], *, adds: bool) -> str:
+    """Hash of all that the answer depends on: weights and gradients of the head and of the layers beneath it, shared or not."""
+    beneath = [(link.name, link.activation.__name__) for link in links]
+    digest = hashlib.sha256(repr((seen.size, adds, victim.space, victim.mode, head, beneath)).encode())
+    for name in (f"{layer}.{part}" for layer in (head, *(link.name for link in links)) for part in ("weight", "bias")):
+        for value in (victim.model.get_parameter(name), seen.signal.get(name)):
+            digest.update(b"-" if value is None else value.detach().cpu().contiguous().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _walked(
+    victim: Victim, head: str, links: Sequence[Link], signal: Signal, found: HeadSamples, *, scale: int
+) -> Separated:
+    n, names = found.seen, [f"{link.name}.{part}" for link in links for part in ("weight", "bias")]
+    shared = {name: scale * signal[name] for name in names if name in signal}
+    lowest = walk_down(victim, head, links, shared, found.outputs[:n], found.features[:n])
     inputs = torch.cat((lowest.values, lowest.values.new_zeros(len(found.labels) - n, lowest.values.shape[1])))
     facts = {field.name: getattr(found, field.name) for field in fields(found)}
     return Separated(**facts, layer=lowest.layer, inputs=inputs, error=lowest.error)
