@@ -116,7 +116,7 @@ def theirs(
     victim, space = task.victim, task.victim.space
     assert isinstance(space, Pixels)
     setup = {"dtype": torch.float, "device": torch.device("cpu")}
-    attacker = breaching.attacks.prepare_attack(victim.model, nn.CrossEntropyLoss(), config, setup)
+    attacker: Any = breaching.attacks.prepare_attack(victim.model, nn.CrossEntropyLoss(), config, setup)
     channels = space.shape[0]
     about = SimpleNamespace(
         shape=space.shape, mean=list(space.mean) * channels, std=list(space.std) * channels, modality="vision"

@@ -140,7 +140,9 @@ def _key(victim: Victim, seen: Observation, head: str, links: Sequence[Link], *,
     digest = hashlib.sha256(repr((seen.size, adds, victim.space, victim.mode, head, beneath)).encode())
     for name in (f"{layer}.{part}" for layer in (head, *(link.name for link in links)) for part in ("weight", "bias")):
         for value in (victim.model.get_parameter(name), seen.signal.get(name)):
-            digest.update(b"-" if value is None else value.detach().cpu().contiguous().view(torch.uint8).numpy())
+            digest.update(
+                b"-" if value is None else value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+            )
     return digest.hexdigest()
 
 
