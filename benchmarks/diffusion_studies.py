@@ -348,6 +348,9 @@ class Run:
 
     def compared(self, study: str, scene: Scene, kind: str = "all", *, restarts: int = 16) -> None:
         """The prior's attack with its null run, and the best attack without a prior given the same seconds."""
+        if self.given.without_prior:
+            self.without_prior(study, scene, None)
+            return
         setting = self.setting(restarts)
         ours, seed = setting.attack(self.prior(kind)), self.given.seed
         facts: dict[str, object] = {"prior": kind, "setting": asdict(setting)}
@@ -360,16 +363,21 @@ class Run:
         if kind == "all" and not self.late:
             self.without_prior(study, scene, seconds)
 
-    def without_prior(self, study: str, scene: Scene, seconds: float) -> None:
-        plain, tried, mode = Plain(), 4 if self.given.quick else 40, str(scene.facts["mode"])
-        # the first call also compiles and tunes; what the two others take beyond each other are steps
-        _, short, long = (scene.attacked(plain.attack(n, mode), self.given.seed)[1] for n in (tried, tried, 3 * tried))
-        each = max((long - short) / (2 * tried), 0.2 * long / (3 * tried))
-        setting_up, most = short - tried * each, 3 * seconds + 20
-        if setting_up > seconds / 2:  # what is left would compare nothing, so it gets its steps instead
-            steps, most = self.steps(PLAIN_STEPS), math.inf
-        else:
-            steps = self.steps(max(tried, min(20_000, int((seconds - setting_up) / each))))
+    def without_prior(self, study: str, scene: Scene, seconds: float | None) -> None:
+        """The best attack without a prior, given as many ``seconds``, or where these are None or too few, its own steps."""
+        plain, mode = Plain(), str(scene.facts["mode"])
+        steps, most = self.steps(PLAIN_STEPS), math.inf
+        if seconds is not None:
+            tried = 4 if self.given.quick else 40
+            # the first call also compiles and tunes; what the two others take beyond each other are steps
+            _, short, long = (
+                scene.attacked(plain.attack(n, mode), self.given.seed)[1] for n in (tried, tried, 3 * tried)
+            )
+            each = max((long - short) / (2 * tried), 0.2 * long / (3 * tried))
+            setting_up = short - tried * each
+            if setting_up <= seconds / 2:  # else what is left would compare nothing
+                steps = self.steps(max(tried, min(20_000, int((seconds - setting_up) / each))))
+                most = 3 * seconds + 20
         attack = plain.attack(steps, mode)
         found, took = scene.attacked(attack, self.given.seed, most=most)
         name = "falling_variation" if mode == "eval" else "inverting_gradients"
@@ -444,7 +452,7 @@ def architectures(run: Run) -> None:
 
 def defenses(run: Run) -> None:
     setting = run.setting(8)
-    ours = setting.attack(run.prior())
+    ours = None if run.given.without_prior else setting.attack(run.prior())
     for known in (False, True):
         for name, (_, changes) in DEFENSES.items():
             if name not in (run.given.defense or DEFENSES):
@@ -454,7 +462,7 @@ def defenses(run: Run) -> None:
             if run.late:
                 return
             scene = Scene.of(run, 20, min(8, run.given.images), defense=name, known=known)
-            attacks: dict[str, WithDiffusion | Staged | Guided] = {"diffusion": ours}
+            attacks: dict[str, WithDiffusion | Staged | Guided] = {} if ours is None else {"diffusion": ours}
             attacks["falling_variation"] = Plain().attack(run.steps(PLAIN_STEPS), "eval")
             for title, attack in attacks.items():
                 found, seconds = scene.attacked(attack, run.given.seed)
@@ -609,6 +617,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--restarts", type=int, help="of the attack with a prior; by default what each study takes on a GPU"
     )
     parser.add_argument("--defense", nargs="+", choices=tuple(DEFENSES), help="these alone, in the study of defenses")
+    parser.add_argument(
+        "--without-prior", action="store_true", help="only the attack without a prior, with its own number of steps"
+    )
     parser.add_argument("--weights", type=Path, help="folder of the networks that the feasibility study has trained")
     parser.add_argument("--network", nargs="+", default=get_args(Architecture), choices=get_args(Architecture))
     parser.add_argument("--batch", nargs="+", type=int, default=(1, 4), help="sizes of the batches through --network")

@@ -24,8 +24,6 @@ class SmallBatches:
 
     def __call__(self, victim: Victim, seen: Observation, /, *, seed: int = 0) -> Reconstruction:
         began, size = time.perf_counter(), batch_size(seen)
-        if size < 2:
-            raise Inapplicable("a single sample needs no separation: see linear")
         name, _, _ = first_layer_gradients(victim, seen, seed=seed)
         found = samples_at_head(victim, seen)
         if found.layer != name:
@@ -65,5 +63,7 @@ def small_batches() -> SmallBatches:
     It needs no ReLU and no wide layer, and trained networks are read as well as fresh ones, but only batches of at most half as many
     samples as there are classes (:func:`relu_batches` reads larger ones). A sample is certified if its equations agree, and if the replay
     of all makes the whole update. Of samples that the network is too sure of nothing is left in the gradient; they are grey.
+
+    Deviations: none, since no paper describes it.
     """
     return SmallBatches()
