@@ -10,6 +10,7 @@ import torch
 from leakgauge.attacks.certificate import EXACT, RESIDUAL, replay_residual
 from leakgauge.attacks.found_images import batch_of, valid_range
 from leakgauge.attacks.linear import first_layer_gradients
+from leakgauge.channels import Gradient
 from leakgauge.core import Observation, Reconstruction, Victim
 from leakgauge.core.examples import example
 from leakgauge.errors import Inapplicable
@@ -36,7 +37,9 @@ class SmallBatches:
             found.error[: found.seen].to(x.device) * x.flatten(1).square().mean(1).sqrt() / float((light - dark).min())
         )
         labels = found.labels.to(victim.device)
-        proven = replay_residual(victim, seen, x, labels[: found.seen], seed=seed) < RESIDUAL
+        # a channel of several clients takes no part of a batch
+        replayable = found.seen == size or isinstance(seen.channel, Gradient)
+        proven = replayable and replay_residual(victim, seen, x, labels[: found.seen], seed=seed) < RESIDUAL
         certified = torch.zeros(size, dtype=torch.bool, device=x.device)
         certified[: found.seen] = (exact < EXACT) & proven
         return Reconstruction.single(
@@ -61,8 +64,9 @@ def small_batches() -> SmallBatches:
     sample, and what enters the layer is the solution of a linear system (:mod:`leakgauge.inversion.beneath_head`), down to the image.
 
     It needs no ReLU and no wide layer, and trained networks are read as well as fresh ones, but only batches of at most half as many
-    samples as there are classes (:func:`relu_batches` reads larger ones). A sample is certified if its equations agree, and if the replay
-    of all makes the whole update. Of samples that the network is too sure of nothing is left in the gradient; they are grey.
+    samples as there are classes, and of at most eight (:func:`relu_batches` reads larger ones). A sample is certified if its equations
+    agree, and if the replay of all makes the whole update. Of samples that the network is too sure of nothing is left in the gradient;
+    they are grey.
 
     Deviations: none, since no paper describes it.
     """

@@ -178,10 +178,12 @@ def explain(
     true = _Replay(victim, seen, x, client)
     drawn = replace(seen, channel=client.channel) if searches_draws(seen.channel) else seen
     at_truth, informed = replace(true, seen=drawn).known(ours), true.informed()
-    rounding = ROUNDINGS * _rounding(victim, drawn, x, ours, at_truth, seed)
+    moved = [layer_mismatch(victim, drawn, z, ours, seed=seed) for z in _rounded(x, seed)]
     separated = None if seen.labels is not None else mismatch_along(victim, seen, x, seed=seed)
-    if separated is not None:  # samples that left no trace need no label
-        at_truth = min(at_truth, separated)
+    if separated is not None and separated < at_truth:  # samples that left no trace need no label
+        at_truth = separated
+        moved = [m for z in _rounded(x, seed) if (m := mismatch_along(victim, seen, z, seed=seed)) is not None]
+    rounding = ROUNDINGS * max(abs(m - at_truth) for m in moved)
 
     def mismatch(one: Reconstruction, x: Tensor) -> float:
         replayed = layer_mismatch(victim, seen, victim.to_input(x), _own(one, ours), seed=seed)
@@ -361,11 +363,11 @@ def _own(found: Reconstruction, ours: Targets) -> Targets:
     return ours if found.y is None else found.y
 
 
-def _rounding(victim: Victim, seen: Observation, x: Tensor, y: Targets, exact: float, seed: int) -> float:
-    """By how much the mismatch of the truth changes with the last place of its pixels."""
+def _rounded(x: Tensor, seed: int) -> list[Tensor]:
+    """The truth with other last places of its pixels."""
     unit, rng = torch.finfo(x.dtype).eps, torch.Generator().manual_seed(seed)
     signs = [torch.randint(0, 2, x.shape, generator=rng).to(x) * 2 - 1 for _ in range(DRAWS)]
-    return max(abs(layer_mismatch(victim, seen, x * (1 + unit * sign), y, seed=seed) - exact) for sign in signs)
+    return [x * (1 + unit * sign) for sign in signs]
 
 
 def _slack(value: float) -> float:

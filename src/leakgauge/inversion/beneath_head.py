@@ -7,7 +7,10 @@ equations for each entry as the layer has units:
     (a, 1) = (δᵀ)⁺ B (∂A, ∂c)
 
 Its last column is 1 but for the error of δ_k's length, which is greatest where d_k is faint; (a_k, s_k) / s_k is free of it. The a_k give
-z_k and with it σ'(z_k) once more, so the system is solved again. Then the layer beneath is next.
+z_k and with it σ'(z_k) once more, so the system is solved until that changes nothing. Then the layer beneath is next.
+
+Noise of the shared gradient reaches (a_k, s_k) times ‖row k of (δᵀ)⁺‖. How large it is the equations tell that are not needed, of which
+there are F − n for each of D + 1 entries.
 """
 
 from __future__ import annotations
@@ -23,12 +26,14 @@ from leakgauge.core import Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine.reference import capturing
 
-ROUNDS = 3
-"""How often σ' is computed again from what it gave."""
+ROUNDS, CONVERGED = 10, 1e-10
+"""How often σ' is computed again from what it gave, at most, and the relative change from which on it is not."""
 AGREES = 1e-2
 """Largest share of a layer's gradient that its samples may leave unexplained."""
 INEXACT = 0.02
 """Largest difference of s_k from 1, and of an input from that of the round before, relative to its length."""
+LIKELY = 6.0
+"""By how many times its expected length the error of a sample counts."""
 ZERO = 1e-4
 """Features below this share of a sample's largest are zero: behind a ReLU they have no slope."""
 PROBES = 4
@@ -57,8 +62,6 @@ class Link:
     """A fully connected layer beneath the head, and the activation between its output and the input of the next one."""
 
     name: str
-    weight: Tensor
-    bias: Tensor
     activation: Callable[[Tensor], Tensor]
 
 
@@ -75,43 +78,77 @@ def walk_down(
     ``outputs`` (n, C) and ``features`` (n, F) are the gradients at the output and the inputs of the head of the samples that were told
     apart; ``shared`` is the sum of their gradients by name. What enters the head is returned where no layer can be passed.
     """
-    reached = Inputs(head, features, features.new_full((len(features),), torch.inf))
+    if not len(outputs):
+        return Inputs(head, features, features.new_zeros(0))
+    at_head = _solved(outputs, _shared(shared, head))
+    apart = (at_head.inputs - features).norm(dim=1) / features.norm(dim=1)
+    reached = Inputs(head, features, torch.maximum(at_head.error, apart))
     slope = outputs @ _double(victim.model.get_parameter(f"{head}.weight"))
-    for link in links if len(outputs) else ():
-        weight, bias = shared.get(f"{link.name}.weight"), shared.get(f"{link.name}.bias")
-        if weight is None or bias is None:
+    for link in links:
+        if f"{link.name}.weight" not in shared or f"{link.name}.bias" not in shared:
             break
-        passed = _pass(link, torch.cat((_double(weight), _double(bias)[:, None]), 1), slope, reached.values)
+        layer = victim.model.get_submodule(link.name)
+        assert isinstance(layer, nn.Linear)
+        weight, bias = _double(layer.weight), _double(layer.bias)
+        passed = _pass(link, weight, bias, _shared(shared, link.name), slope, reached.values)
         if passed is None:
             break
-        reached, slope = passed[0], passed[1]
+        reached, slope = passed
     return reached
 
 
-def _pass(link: Link, shared: Tensor, slope: Tensor, outputs: Tensor) -> tuple[Inputs, Tensor] | None:
+def _shared(shared: Mapping[str, Tensor], layer: str) -> Tensor:
+    """(∂A, ∂c)."""
+    return torch.cat((_double(shared[f"{layer}.weight"]), _double(shared[f"{layer}.bias"])[:, None]), 1)
+
+
+def _pass(
+    link: Link, weight: Tensor, bias: Tensor, shared: Tensor, slope: Tensor, outputs: Tensor
+) -> tuple[Inputs, Tensor] | None:
     """The inputs of a layer and the gradients there, from the gradients ``slope`` (n, F) at σ's ``outputs`` (n, F); None where the
     shared gradient, (F, D + 1), disagrees, or where its rounding decides."""
-    z = _INVERSES[link.activation](outputs)
-    rounds: list[tuple[Tensor, Tensor]] = []
+    z, before = _INVERSES[link.activation](outputs), slope.new_zeros(len(slope), len(weight.T))
     for _ in range(ROUNDS):
         delta = _through(link.activation, z, slope)
         if not bool(delta.isfinite().all()) or int(torch.linalg.matrix_rank(delta)) < len(delta):
             return None
-        solved = torch.linalg.pinv(delta.T) @ shared
-        rounds.append((delta, solved))
-        z = _inputs(solved) @ link.weight.T + link.bias
-    (_, before), (delta, solved) = rounds[-2:]
-    found = _inputs(solved)
-    off = float((delta.T @ solved - shared).norm() / shared.norm())
-    error = torch.maximum((found - _inputs(before)).norm(dim=1) / found.norm(dim=1), (solved[:, -1] - 1).abs())
-    if not (off <= AGREES and float(error.max()) <= INEXACT):
+        found = _solved(delta, shared)
+        change = (found.inputs - before).norm(dim=1) / found.inputs.norm(dim=1)
+        if float(change.max()) <= CONVERGED:
+            break
+        z, before = found.inputs @ weight.T + bias, found.inputs
+    if not (found.left <= AGREES and float(torch.maximum(change, found.off).max()) <= INEXACT):
         return None
-    return Inputs(link.name, found, error), delta @ link.weight
+    return Inputs(link.name, found.inputs, torch.maximum(change, found.error)), delta @ weight
 
 
-def _inputs(solved: Tensor) -> Tensor:
-    """a of s (a, 1)."""
-    return solved[:, :-1] / solved[:, -1:]
+@dataclass(frozen=True, eq=False)
+class _Solved:
+    """Solution of the linear system of one layer."""
+
+    inputs: Tensor
+    """a, (n, D)."""
+    off: Tensor
+    """How far s is from 1, (n,)."""
+    expected: Tensor
+    """Length of what the gradient's noise makes of a, relative to its own, (n,)."""
+    left: float
+    """Share of the gradient that is left unexplained."""
+
+    @property
+    def error(self) -> Tensor:
+        return torch.maximum(self.off, LIKELY * self.expected)
+
+
+def _solved(delta: Tensor, shared: Tensor) -> _Solved:
+    """The inputs whose outer products with ``delta`` (n, F) make the ``shared`` gradient (F, D + 1)."""
+    inverse = torch.linalg.pinv(delta.T)
+    solved = inverse @ shared
+    left, spare = (delta.T @ solved - shared).norm(), (delta.shape[1] - len(delta)) * shared.shape[1]
+    noise = left / spare**0.5 if spare > 0 else left.new_tensor(torch.inf)
+    found = solved[:, :-1] / solved[:, -1:]
+    expected = inverse.norm(dim=1) * noise * found.shape[1] ** 0.5 / found.norm(dim=1)
+    return _Solved(found, (solved[:, -1] - 1).abs(), expected, float(left / shared.norm()))
 
 
 def _through(activation: Callable[[Tensor], Tensor], z: Tensor, slope: Tensor) -> Tensor:
@@ -138,11 +175,11 @@ def links_beneath(victim: Victim, head: str) -> list[Link]:
         assert isinstance(layer, nn.Linear)
         if layer.bias is None or layer.out_features != entered[above].shape[1]:
             break
-        weight, bias = _double(layer.weight), _double(layer.bias)
-        z, h = _double(entered[name]) @ weight.T + bias, _double(entered[above])
+        with torch.no_grad():
+            z, h = layer(entered[name]).double().cpu(), _double(entered[above])
         fits = [one for one in _INVERSES if torch.allclose(one(z), h, rtol=1e-3, atol=1e-5 * float(z.abs().max()))]
         if not fits:
             break
-        links.append(Link(name, weight, bias, fits[0]))
+        links.append(Link(name, fits[0]))
         above = name
     return links

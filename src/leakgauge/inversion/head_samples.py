@@ -74,6 +74,7 @@ def tell_apart(slope: Tensor, head: Tensor, likely: Tensor, *, size: int, seed: 
     ``likely`` (N, F + 1) are features of any inputs, to start from. ``Inapplicable`` where the gradient holds noise, or where the samples
     that were found leave more than ``MOST_LEFT`` of it unexplained.
     """
+    refuse_many_classes(len(head))
     slope, head, likely = (value.detach().double().cpu() for value in (slope, head, likely))
     if not all(bool(value.isfinite().all()) for value in (slope, head, likely)):
         raise Inapplicable("the head or its gradient is not finite")
@@ -82,10 +83,6 @@ def tell_apart(slope: Tensor, head: Tensor, likely: Tensor, *, size: int, seed: 
     rank = int((sizes > 2 * ROUNDING * sizes[0]).sum())
     if not 1 <= rank <= size:
         raise Inapplicable(f"the head's gradient shows {rank} samples, but the batch has {size}")
-    if len(head) > MOST_CLASSES:
-        raise Inapplicable(
-            f"the samples of {len(head)} classes are not told apart: it would take longer than the attack"
-        )
     search = _Search(head, likely, torch.Generator().manual_seed(seed))
     most = min(MOST_SAMPLES, len(head) // 2)
     found = search.of_rank(whole, rank, ROUNDING, fits=FITS, rounds=ROUNDS) if rank <= most else _Samples.none(whole)
@@ -96,11 +93,16 @@ def tell_apart(slope: Tensor, head: Tensor, likely: Tensor, *, size: int, seed: 
     share = float(found.rest.norm() / whole.norm())
     if share > MOST_LEFT:
         raise Inapplicable(
-            f"{rank} samples cannot be told apart by the scores of {len(head)} classes"
+            f"at most {most} samples of {len(head)} classes are told apart, but the head's gradient shows {rank}"
             if rank > most
             else f"only {len(found.labels)} of {rank} samples were told apart at the head"
         )
     return _together(found, share, size)
+
+
+def refuse_many_classes(classes: int) -> None:
+    if classes > MOST_CLASSES:
+        raise Inapplicable(f"the samples of {classes} classes are not told apart: it would take longer than the attack")
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from leakgauge.families import find_roles
 from leakgauge.inversion.beneath_head import Link, links_beneath, walk_down
 from leakgauge.inversion.cross_entropy import label_smoothing
 from leakgauge.inversion.defended import useful
-from leakgauge.inversion.head_samples import HeadSamples, tell_apart
+from leakgauge.inversion.head_samples import HeadSamples, refuse_many_classes, tell_apart
 from leakgauge.inversion.mismatch import layer_mismatch
 from leakgauge.inversion.terms import Candidate, Term
 
@@ -50,7 +50,11 @@ def output_gradients(victim: Victim, seen: Observation) -> Tensor:
     if seen.size == 1:
         d = output_gradient(victim, seen)[None]
         return torch.cat((d, d.new_zeros(1, _layer(victim, _last_layer(victim)).in_features)), 1)
-    found = samples_at_head(victim, seen)
+    return _towards(victim, samples_at_head(victim, seen))
+
+
+def _towards(victim: Victim, found: Separated) -> Tensor:
+    """(d, a) of a batch."""
     scaled = found.outputs / found.outputs.abs().max()
     return torch.cat((scaled / scaled.norm(), found.inputs), 1).float().to(victim.device)
 
@@ -108,6 +112,7 @@ def samples_at_head(victim: Victim, seen: Observation) -> Separated:
         raise Inapplicable("samples are told apart in the plain gradient of cross entropy, for a known batch size")
     name = _last_layer(victim)
     layer, parts = _layer(victim, name), (f"{name}.weight", f"{name}.bias")
+    refuse_many_classes(layer.out_features)
     missing = [part for part in parts if part not in seen.signal]
     if missing:
         raise Inapplicable(f"not shared: {missing[0]}")
@@ -149,7 +154,8 @@ def _key(victim: Victim, seen: Observation, head: str, links: Sequence[Link], *,
 def _walked(
     victim: Victim, head: str, links: Sequence[Link], signal: Signal, found: HeadSamples, *, scale: int
 ) -> Separated:
-    n, names = found.seen, [f"{link.name}.{part}" for link in links for part in ("weight", "bias")]
+    n, layers = found.seen, (head, *(link.name for link in links))
+    names = [f"{layer}.{part}" for layer in layers for part in ("weight", "bias")]
     shared = {name: scale * signal[name] for name in names if name in signal}
     lowest = walk_down(victim, head, links, shared, found.outputs[:n], found.features[:n])
     inputs = torch.cat((lowest.values, lowest.values.new_zeros(len(found.labels) - n, lowest.values.shape[1])))
@@ -159,10 +165,16 @@ def _walked(
 
 def order_at_head(victim: Victim, seen: Observation, x: Tensor) -> Tensor:
     """The order of the samples x (B, ...) in which their features are nearest to those that were told apart."""
-    own, found = _features(victim, _last_layer(victim), x), samples_at_head(victim, seen).features
+    return _order(victim, samples_at_head(victim, seen), x)
+
+
+def _order(victim: Victim, found: Separated, x: Tensor) -> Tensor:
+    own = _features(victim, _last_layer(victim), x)
+    if not bool(own.isfinite().all()):  # nothing to go by
+        return torch.arange(len(x), device=x.device)
     from scipy.optimize import linear_sum_assignment  # here, because it takes longer to import than this whole package
 
-    return torch.as_tensor(linear_sum_assignment(torch.cdist(found, own).numpy())[1], device=x.device)
+    return torch.as_tensor(linear_sum_assignment(torch.cdist(found.features, own).numpy())[1], device=x.device)
 
 
 def of_separated(victim: Victim, seen: Observation) -> str:
@@ -182,10 +194,14 @@ def mismatch_along(
     """:func:`layer_mismatch` of the samples ``x`` of a batch, replayed along the gradient at the output instead of with labels; None where
     that cannot be read. Samples that left no trace in the head's gradient need no label there. ``on`` is the part of ``seen`` that counts.
     """
-    if seen.size is None or seen.size < 2 or (followed := along_output(victim, [seen])) is None:
+    if seen.size is None or seen.size < 2 or useful(seen.defenses):
         return None
-    d = output_gradients(victim, seen).to(x.device)
-    orders = (slice(None), order_at_head(victim, seen, x))
+    try:
+        found = samples_at_head(victim, seen)
+    except Inapplicable:
+        return None
+    followed, d = replace(victim, loss=Along(found.layer)), _towards(victim, found).to(x.device)
+    orders = (slice(None), _order(victim, found, x))
     return min(layer_mismatch(followed, on or seen, x[order], d, seed=seed) for order in orders)
 
 
