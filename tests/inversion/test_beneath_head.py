@@ -28,6 +28,12 @@ def dense(activation, *, between=(), bias=True):
         return nn.Sequential(nn.Flatten(), first, activation, second, activation, *between, nn.Linear(32, 10))
 
 
+def weight_normed():
+    model = dense(nn.ReLU())
+    nn.utils.parametrizations.weight_norm(model[3])
+    return model
+
+
 def seen_of(model, *, mode="eval", seed=0):
     victim = Victim(model, SPACE, mode=mode)
     x = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
@@ -75,20 +81,17 @@ def test_behind_convolutions_the_first_dense_layer_is_reached_and_its_inputs_are
 @pytest.mark.parametrize(
     ("model", "mode", "reaches"),
     [
-        (dense(nn.ReLU(), between=(nn.Dropout(0.5),)), "train", None),
+        # with units dropped the features are not those of the public model, but the head's equations hold
+        (dense(nn.ReLU(), between=(nn.Dropout(0.5),)), "train", "6"),
+        (weight_normed(), "eval", "5"),
         (dense(nn.GELU()), "eval", "5"),
         (dense(nn.ReLU(), bias=False), "eval", "3"),
         (dense(nn.ReLU(), between=(nn.LayerNorm(32),)), "eval", "6"),
     ],
-    ids=["dropout", "no inverse", "no bias", "a normalisation"],
+    ids=["dropout", "weights of two parameters", "no inverse", "no bias", "a normalisation"],
 )
 def test_the_walk_ends_where_the_next_layer_cannot_be_passed(model, mode, reaches):
     victim, _, seen = seen_of(model, mode=mode)
-    if (
-        reaches is None
-    ):  # with units dropped the features are not those of the public model, but the head's equations hold
-        assert samples_at_head(victim, seen).layer == "6"
-        return
     assert samples_at_head(victim, seen).layer == reaches
 
 
@@ -110,6 +113,33 @@ def test_what_another_update_showed_is_not_remembered_where_it_is_withheld():
     for withheld, reaches in (("1.weight", "3"), ("1.bias", "3"), ("3.weight", "5")):
         part = {name: value for name, value in seen.signal.items() if name != withheld}
         assert samples_at_head(victim, replace(seen, signal=part)).layer == reaches
+
+
+def test_without_gradients_of_its_own_the_caller_gets_the_same():
+    victim, _, seen = seen_of(dense(nn.Tanh()), seed=2)
+    with torch.no_grad():
+        assert samples_at_head(victim, seen).layer == "1"
+
+
+@pytest.mark.parametrize("hidden", [(), (48,)], ids=["softmax regression", "one hidden layer"])
+@pytest.mark.parametrize("labels", [(0, 1, 2), (7, 2, 5)])
+def test_a_head_of_zeros_gives_its_inputs(hidden, labels):
+    """Before the first step every class is as likely, and the scores fix no features; labels that differ do."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), *(m for width in hidden for m in (nn.Linear(64, width), nn.Tanh())))
+        head = nn.Linear(hidden[-1] if hidden else 64, 10)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    victim = Victim(model.append(head), SPACE)
+    x = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    found = samples_at_head(victim, share(victim, Gradient(), x, torch.tensor(labels), reveal=(Size(),)))
+    with torch.no_grad():
+        own = model[:-1](x).double()
+    nearest = torch.cdist(own, found.inputs).min(1)
+    assert found.layer == str(len(model) - 1)
+    assert float(nearest.values.max()) < 1e-4
+    assert found.labels[nearest.indices].tolist() == list(labels)
 
 
 def test_a_sum_of_losses_is_read_as_their_mean():

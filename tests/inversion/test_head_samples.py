@@ -129,14 +129,14 @@ def test_noise_and_too_many_samples_are_refused():
     with pytest.raises(Inapplicable, match=r"shows (9|10) samples"):
         tell_apart(noisy, head, likely(), size=3)
     slope, head, _, _ = drawn(torch.arange(7))
-    with pytest.raises(Inapplicable, match="at most 5 samples of 10 classes are told apart, but the head.s gradient shows 7"):
+    with pytest.raises(Inapplicable, match="at most 5 samples of 10 classes are told apart"):
         tell_apart(slope, head, likely(), size=7)
 
 
 def test_another_head_explains_nothing():
     """With the wrong public weights no sample fits, and nothing is claimed."""
     slope, head, _, _ = drawn(torch.tensor([1, 2, 3]))
-    with pytest.raises(Inapplicable, match="of 3 samples were told apart"):
+    with pytest.raises(Inapplicable, match="of 3, leave"):
         tell_apart(slope, head.flip(0), likely(), size=3)
 
 

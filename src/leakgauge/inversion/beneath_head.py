@@ -72,17 +72,21 @@ def walk_down(
     shared: Mapping[str, Tensor],
     outputs: Tensor,
     features: Tensor,
+    *,
+    scale: int = 1,
 ) -> Inputs:
     """The inputs of the lowest fully connected layer that can be reached from the ``head`` through the ``links`` beneath it.
 
     ``outputs`` (n, C) and ``features`` (n, F) are the gradients at the output and the inputs of the head of the samples that were told
-    apart; ``shared`` is the sum of their gradients by name. What enters the head is returned where no layer can be passed.
+    apart; ``scale`` times ``shared`` is the sum of their gradients by name. What enters the head is returned where no layer can be passed.
     """
     if not len(outputs):
         return Inputs(head, features, features.new_zeros(0))
-    at_head = _solved(outputs, _shared(shared, head))
+    at_head = _solved(outputs, _shared(shared, head, scale))
+    exact = at_head.error <= INEXACT
     apart = (at_head.inputs - features).norm(dim=1) / features.norm(dim=1)
-    reached = Inputs(head, features, torch.maximum(at_head.error, apart))
+    error = torch.where(exact, at_head.error, torch.maximum(at_head.error, apart))
+    reached = Inputs(head, torch.where(exact[:, None], at_head.inputs, features), error)
     slope = outputs @ _double(victim.model.get_parameter(f"{head}.weight"))
     for link in links:
         if f"{link.name}.weight" not in shared or f"{link.name}.bias" not in shared:
@@ -90,16 +94,16 @@ def walk_down(
         layer = victim.model.get_submodule(link.name)
         assert isinstance(layer, nn.Linear)
         weight, bias = _double(layer.weight), _double(layer.bias)
-        passed = _pass(link, weight, bias, _shared(shared, link.name), slope, reached.values)
+        passed = _pass(link, weight, bias, _shared(shared, link.name, scale), slope, reached.values)
         if passed is None:
             break
         reached, slope = passed
     return reached
 
 
-def _shared(shared: Mapping[str, Tensor], layer: str) -> Tensor:
-    """(∂A, ∂c)."""
-    return torch.cat((_double(shared[f"{layer}.weight"]), _double(shared[f"{layer}.bias"])[:, None]), 1)
+def _shared(shared: Mapping[str, Tensor], layer: str, scale: int) -> Tensor:
+    """B (∂A, ∂c)."""
+    return scale * torch.cat((_double(shared[f"{layer}.weight"]), _double(shared[f"{layer}.bias"])[:, None]), 1)
 
 
 def _pass(
@@ -153,8 +157,9 @@ def _solved(delta: Tensor, shared: Tensor) -> _Solved:
 
 def _through(activation: Callable[[Tensor], Tensor], z: Tensor, slope: Tensor) -> Tensor:
     """σ'(z) ∘ slope."""
-    at = z.detach().requires_grad_()
-    return torch.autograd.grad(activation(at), at, slope)[0]
+    with torch.enable_grad():
+        at = z.detach().requires_grad_()
+        return torch.autograd.grad(activation(at), at, slope)[0]
 
 
 def _double(value: Tensor) -> Tensor:
@@ -168,12 +173,15 @@ def links_beneath(victim: Victim, head: str) -> list[Link]:
     with torch.no_grad(), private_randomness(0, victim.device), capturing(victim.model, linear) as entered:
         victim(noise)
     order = [name for name, value in entered.items() if value.dim() == 2 and len(value) == PROBES]
+    own = {
+        name for name, _ in victim.model.named_parameters(remove_duplicate=False)
+    }  # without those that others make up
     links: list[Link] = []
     above = head
     for name in reversed(order[: order.index(head)] if head in order else []):
         layer = victim.model.get_submodule(name)
         assert isinstance(layer, nn.Linear)
-        if layer.bias is None or layer.out_features != entered[above].shape[1]:
+        if not {f"{name}.weight", f"{name}.bias"} <= own or layer.out_features != entered[above].shape[1]:
             break
         with torch.no_grad():
             z, h = layer(entered[name]).double().cpu(), _double(entered[above])

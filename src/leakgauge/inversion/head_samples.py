@@ -90,12 +90,14 @@ def tell_apart(slope: Tensor, head: Tensor, likely: Tensor, *, size: int, seed: 
     if found.left > LOST * float(sizes[0]):
         loudest = search.further(_Samples.none(whole), whole, min(size, MOST_SAMPLES))
         found = min(found, loudest, key=lambda one: one.left)
+    if len(found.labels) == rank and found.left > LOST * float(sizes[0]):
+        found = found.of_classes(whole)
     share = float(found.rest.norm() / whole.norm())
     if share > MOST_LEFT:
         raise Inapplicable(
             f"at most {most} samples of {len(head)} classes are told apart, but the head's gradient shows {rank}"
             if rank > most
-            else f"only {len(found.labels)} of {rank} samples were told apart at the head"
+            else f"the samples found at the head, {len(found.labels)} of {rank}, leave {share:.0%} of its gradient unexplained"
         )
     return _together(found, share, size)
 
@@ -123,6 +125,13 @@ class _Samples:
     @property
     def left(self) -> float:
         return float(torch.linalg.svdvals(self.rest)[0])
+
+    def of_classes(self, whole: Tensor) -> _Samples:
+        """With the inputs that ``outputs`` alone determine, if these are right: scores of zeros, as of a head of zeros, fix no inputs."""
+        solved = torch.linalg.pinv(self.outputs.T) @ whole
+        if float((solved[:, -1] - 1).abs().max()) > 1e-3:
+            return self
+        return _Samples(self.labels, self.outputs, solved, whole - self.outputs.T @ solved)
 
     def and_then(self, other: _Samples) -> _Samples:
         """With samples found in what these leave."""

@@ -55,8 +55,9 @@ def output_gradients(victim: Victim, seen: Observation) -> Tensor:
 
 def _towards(victim: Victim, found: Separated) -> Tensor:
     """(d, a) of a batch."""
-    scaled = found.outputs / found.outputs.abs().max()
-    return torch.cat((scaled / scaled.norm(), found.inputs), 1).float().to(victim.device)
+    scaled, unseen = found.outputs / found.outputs.abs().max(), len(found.outputs) - len(found.inputs)
+    inputs = nn.functional.pad(found.inputs, (0, 0, 0, unseen))
+    return torch.cat((scaled / scaled.norm(), inputs), 1).float().to(victim.device)
 
 
 def _layer(victim: Victim, name: str) -> nn.Linear:
@@ -98,8 +99,8 @@ _TINY = 1e-20
 
 @dataclass(frozen=True, eq=False)
 class Separated(HeadSamples):
-    """Samples told apart at the head, what enters the lowest fully connected ``layer`` that can be reached from there, (B, D), and about
-    how far that is off for each that was told apart, relative to its length."""
+    """Samples told apart at the head, what enters the lowest fully connected ``layer`` that can be reached from there, (n, D), for those
+    that were told apart, and about how far it is off, relative to its length."""
 
     layer: str
     inputs: Tensor
@@ -156,11 +157,10 @@ def _walked(
 ) -> Separated:
     n, layers = found.seen, (head, *(link.name for link in links))
     names = [f"{layer}.{part}" for layer in layers for part in ("weight", "bias")]
-    shared = {name: scale * signal[name] for name in names if name in signal}
-    lowest = walk_down(victim, head, links, shared, found.outputs[:n], found.features[:n])
-    inputs = torch.cat((lowest.values, lowest.values.new_zeros(len(found.labels) - n, lowest.values.shape[1])))
+    shared = {name: signal[name] for name in names if name in signal}
+    lowest = walk_down(victim, head, links, shared, found.outputs[:n], found.features[:n], scale=scale)
     facts = {field.name: getattr(found, field.name) for field in fields(found)}
-    return Separated(**facts, layer=lowest.layer, inputs=inputs, error=lowest.error)
+    return Separated(**facts, layer=lowest.layer, inputs=lowest.values, error=lowest.error)
 
 
 def order_at_head(victim: Victim, seen: Observation, x: Tensor) -> Tensor:
