@@ -305,6 +305,8 @@ class Run:
             model, space = self.network(network)
             return Victim(model.to(self.device), space, mode=how, name=f"resnet{network}")
         if network not in get_args(Form):
+            if self.given.weights is None and not self.given.quick:
+                raise SystemExit("architectures needs --weights FOLDER")
             made = feasibility.Network(network)
             model, space, _ = made.made(classes=10, seed=0, quick=self.given.quick)
             if not self.given.quick and not feasibility.fill(model, self.given.weights, made):

@@ -40,7 +40,7 @@ REPORTED = (3, 5, 6, 7)
 
 def measure(name: str, victim: Victim, defense: str = "none") -> dict[str, object]:
     images = photographs(victim.space.shape[-1])[list(REPORTED)]
-    least, found, told, certified, seconds, shape = [], [], [], 0, 0.0, (0, 0)
+    least, found, known, certified, seconds, shape = [], [], [], 0, 0.0, (0, 0)
     for i, image in enumerate(images):
         x, y = victim.space.encode(image[None]), torch.tensor([i])
         seen = share(victim, Gradient(), x, y, reveal=[Size()], defenses=DEFENSES.get(defense, ()))
@@ -48,7 +48,7 @@ def measure(name: str, victim: Victim, defense: str = "none") -> dict[str, objec
         rows, weight = system.gradients(seen.signal)
         span = float((victim.space.encode(torch.ones_like(image)) - victim.space.encode(torch.zeros_like(image))).max())
         patches, combinations, _ = patches_from_positions(rows, weight, span=span)
-        told.append(len(combinations))
+        known.append(len(combinations))
         shape = (len(rows), rows.shape[1])
         least.append(psnr(victim, system.grid.assemble(patches)[None].float(), image))
         began = time.perf_counter()
@@ -57,7 +57,7 @@ def measure(name: str, victim: Victim, defense: str = "none") -> dict[str, objec
         certified += 0 if made.certified is None else int(made.certified.sum())
         found.append((psnr(victim, made.x, image), float(ssim(victim.space.decode(made.x), image[None]))))
     return {
-        "model": name, "defense": defense, "patches": shape[0], "width": shape[1], "told": told, "certified": certified,
+        "model": name, "defense": defense, "patches": shape[0], "width": shape[1], "known": known, "certified": certified,
         "least": [round(value, 1) for value in least], "psnr": [round(value, 1) for value, _ in found],
         "ssim": [round(value, 3) for _, value in found], "seconds": round(seconds / len(images), 1), "torch": torch.__version__,
     }  # fmt: skip
@@ -73,7 +73,7 @@ def main() -> None:
     given = parser.parse_args()
     rows: list[dict[str, object]] = []
     print(
-        "| model | defense | patches | width | told | certified | least, dB | PSNR | SSIM | seconds |\n"
+        "| model | defense | patches | width | known | certified | least, dB | PSNR | SSIM | seconds |\n"
         + "|---" * 10
         + "|"
     )
@@ -83,13 +83,13 @@ def main() -> None:
         for defense in ("none", *(DEFENSES if name in NOISY else ())):
             row = measure(name, victim, defense)
             rows.append(row)
-            told, least, found, like = (mean(row[key]) for key in ("told", "least", "psnr", "ssim"))  # pyright: ignore[reportArgumentType]
+            known, least, found, like = (mean(row[key]) for key in ("known", "least", "psnr", "ssim"))  # pyright: ignore[reportArgumentType]
             cells = (
                 name,
                 defense,
                 row["patches"],
                 row["width"],
-                f"{told:.0f}",
+                f"{known:.0f}",
                 f"{row['certified']} of {len(REPORTED)}",
             )
             print(

@@ -54,7 +54,7 @@ MUTANTS = (
     Mutant("sign rule: comparison", "inversion/labels.py", "(agreement < 0)", "(agreement > 0)", "TestLabels"),
     Mutant("bias counts: sign", "inversion/labels.py", "missing = -head_gradient", "missing = head_gradient", "TestLabels"),
     Mutant("targets read: sign", "inversion/output_gradient.py", "(sent - slope(zero)", "(sent + slope(zero)", "TestLabels"),
-    Mutant("patches: on another scale", "attacks/patch_positions.py", "inner[:told] / values", "inner[:told] * values", "TestClosedForm"),
+    Mutant("patches: on another scale", "attacks/patch_positions.py", "inner[:known] / values", "inner[:known] * values", "TestClosedForm"),
     Mutant("linear: square missing", "attacks/linear.py", ") / square)", ") / square.sqrt())", "TestClosedForm"),
     Mutant("r-gap: output on another scale", "attacks/r_gap/system.py", "[known] / scale]", "[known] * scale]", "TestClosedForm"),
     Mutant("r-gap: index without depth", "attacks/r_gap/system.py", "(depth - i) / depth * (layer", "1 * (layer", "TestClosedForm"),

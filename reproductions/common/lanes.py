@@ -292,6 +292,9 @@ class Sharing:
         self.works, self.folder = False, None
         if PIPE in environment:
             self.works = _works(environment)
+            if not self.works:
+                del environment[PIPE]
+                print("the MPS daemon that is named does not answer: lanes share the GPU without it", flush=True)
             return
         if shutil.which("nvidia-cuda-mps-control") is None:
             return

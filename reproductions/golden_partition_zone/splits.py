@@ -78,7 +78,11 @@ def of_classes(splits: Splits, classes: int, *, total: int) -> Splits:
 
 def load(path: Path, device: torch.device) -> Part:
     """Everything that the file holds, or of a folder the files of CIFAR-10, enlarged to 64 × 64. A zip holds sheets."""
-    sources = [file for name in CIFAR if (file := path / name).is_file()] or [path]
+    sources = [file for name in CIFAR if (file := path / name).is_file()]
+    if sources and len(sources) < len(CIFAR):
+        missing = sorted(set(CIFAR) - {file.name for file in sources})
+        raise SystemExit(f"{path} lacks {', '.join(missing)}")
+    sources = sources or [path]
     parts = [sheets(one) if one.suffix == ".zip" else read(one) for one in sources]
     images, labels = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
     return Part(enlarged(images, device), labels.to(device))

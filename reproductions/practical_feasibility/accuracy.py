@@ -86,7 +86,7 @@ def measure(
 def given_epochs(net: Network, ledger: Rows, scale: float) -> int | None:
     """Where accuracies are compared, stems or patch sizes, networks are trained for equally many epochs; else as time allows."""
     if net.name == "vit_b":
-        return round(scale * LADDER_EPOCHS)
+        return max(1, round(scale * LADDER_EPOCHS))
     if net.adapted or net.name not in COMPARED:
         return None
     found = [row["epochs"] for row in ledger.rows if row["unit"] == net.name and "epochs" in row]

@@ -295,7 +295,7 @@ def claims(folder: Path) -> list[Claim]:
             evidence=Evidence(agrees=True if more > 2 * error else None, gates_passed=sound(*stems.values(), *stem_networks.values())),
             confidence="medium",
             note=f"Both stems trained for {stem_networks['imagenet']['epochs']} epochs ({percent(stem_networks['imagenet'])} right with ImageNet's, {percent(stem_networks['adapted'])} adapted) and attacked with equal steps. "
-            f"The difference is {more / error:.1f} standard errors (two are asked for). The search through the adapted stem is further from the gradient, so part of it may be the search.",
+            f"The difference is {more / error:.2f} standard errors (more than two are asked for). The search through the adapted stem is further from the gradient, so part of it may be the search.",
         ),
         Claim(
             where="Table 1, Fig. 1",

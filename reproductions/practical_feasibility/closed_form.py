@@ -37,7 +37,7 @@ NETWORKS = {
 SECONDS, EPOCHS = 75.0, 8
 """For training at 224 × 224, at most."""
 LARGE = {"train": 12_500, "test": 2_000}
-"""Images of CIFAR-10 that are made larger; they lie on the device."""
+"""Images of CIFAR-10 that are made larger, kept on the device."""
 
 
 @dataclass(frozen=True, kw_only=True)

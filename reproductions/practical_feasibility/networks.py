@@ -129,7 +129,7 @@ _MAKERS = {
 
 
 def weights_folder(options: Options) -> Path:
-    """Where networks lie that several parts attack."""
+    """Folder of the networks that several parts attack."""
     return options.out / ("quick_weights" if options.quick else "weights")
 
 

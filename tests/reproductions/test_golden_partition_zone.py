@@ -129,12 +129,15 @@ def test_sheets_are_cut_up_row_by_row(scripts, tmp_path):
     assert y.tolist() == [i % 10 for i in range(150)]
     for other in ("cifar10_train_b.zip", "cifar10_train.zip"):  # the second is a cut of the same images
         (tmp_path / other).write_bytes((tmp_path / "cifar10_train_a.zip").read_bytes())
+    with pytest.raises(SystemExit, match=r"lacks cifar10_test\.zip"):
+        scripts["splits"].load(tmp_path, torch.device("cpu"))
+    (tmp_path / "cifar10_test.zip").write_bytes((tmp_path / "cifar10_train_a.zip").read_bytes())
     files = scripts["study"].Files.of(tmp_path)
     assert (files.cifar, files.mnist) == (tmp_path, None)
-    both = scripts["splits"].load(files.cifar, torch.device("cpu"))
-    assert both.images.shape == (300, 3, 64, 64)
-    assert both.labels.bincount().tolist() == [30] * 10
-    made = scripts["splits"].split("x", both, shares=(0.5, 0.3, 0.2))
+    every = scripts["splits"].load(files.cifar, torch.device("cpu"))
+    assert every.images.shape == (450, 3, 64, 64)
+    assert every.labels.bincount().tolist() == [45] * 10
+    made = scripts["splits"].split("x", every, shares=(0.5, 0.3, 0.2))
     assert not scripts["splits"].apart(made).passed
 
 

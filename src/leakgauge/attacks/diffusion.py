@@ -184,7 +184,7 @@ def diffusion(
     ``steps`` counts the replays in all, of every one of the ``restarts``; between two levels the share ``select`` of the worst restarts
     of a group gives way to copies of the best. The share ``refine`` of the steps comes last and moves the pixels of the best quarter of
     the restarts, without the model. For one sample and for small batches the replay follows the gradient at the output in place of the
-    loss; the features h* that enter the head are then known, and matched for batches (:class:`~leakgauge.inversion.OutputGradient`,
+    loss; the inputs h* of the lowest fully connected layer that can be reached are then known, and matched for batches (:class:`~leakgauge.inversion.OutputGradient`,
     :class:`~leakgauge.inversion.HeadFeatures`); elsewhere only the cosine counts. ``statistics`` weighs the client's normalisation
     statistics, where it shares them. With ``by_label`` the model is asked for the class that was read from the gradient. ``prior`` is a
     file with a diffusion model, or the name of an embedded one; without one, a network of ``width`` is trained for ``training`` steps

@@ -41,18 +41,18 @@ class PatchPositions:
         eps = max(torch.finfo(seen.signal[name].dtype).eps for name in (system.embedding, system.position))
         dark, light = valid_range(victim, victim.space.start(1, torch.Generator().manual_seed(seed)))
         span = float((light - dark).max())
-        patches, told, error = patches_from_positions(rows, weight, eps=eps, span=span)
+        patches, known, error = patches_from_positions(rows, weight, eps=eps, span=span)
         whole = system.grid.parts_image() and len(rows) <= MOST
-        if len(told) < len(rows) and whole:
-            patches = smoothest(system.grid, patches, told, span=span)
+        if len(known) < len(rows) and whole:
+            patches = smoothest(system.grid, patches, known, span=span)
         x = system.grid.assemble(patches).to(victim.device, victim.dtype)[None]
         labels = labels_or_none(self.labels, victim, seen, seed=seed)
         lost = system.grid.unseen()
         known = None if error is None or lost else error / float((light - dark).min())
         notes = [f"closed form on {system.embedding} and {system.position}"]
-        if len(told) < len(rows):
+        if len(known) < len(rows):
             rest = "the rest is the smoothest image" if whole else "the rest is left grey"
-            notes.append(f"the gradients of the {len(rows)} positions tell {len(told)} combinations of patches; {rest}")
+            notes.append(f"the gradients of the {len(rows)} positions fix {len(known)} combinations of patches; {rest}")
         elif error is None:
             notes.append(f"the gradients of the {len(rows)} positions leave no equation to check the patches by")
         return Reconstruction.single(
@@ -65,8 +65,8 @@ class PatchPositions:
         )
 
 
-TOLD = 0.05
-"""A combination of patches is told by the gradients if its expected error is at most this share of the range of values."""
+KNOWN = 0.05
+"""A combination of patches is known if its expected error is at most this share of the range of values."""
 PLAUSIBLE = 0.3
 """Size of a combination of patches that is no noise, as a share of the range: about that of natural images."""
 MOST = 2048
@@ -80,12 +80,12 @@ ROUNDS, ITERATIONS, EDGE = 3, 60, 0.02
 def patches_from_positions(
     rows: Tensor, weight: Tensor, *, eps: float = torch.finfo(torch.float32).eps, span: float = 1.0
 ) -> tuple[Tensor, Tensor, float | None]:
-    """p (patches, values) with Δᵀ p = ∂W by least squares, what of it is told, and the expected root mean square error of a value.
+    """p (patches, values) with Δᵀ p = ∂W by least squares, what of it is known, and the expected root mean square error of a value.
 
     ``rows`` Δ (patches, width) is the gradient of the positions, ``weight`` ∂W (width, values) that of the patch embedding. With
     Δᵀ = U S Vᵀ, the combination Vᵢᵀ p has the error σ / Sᵢ. Here σ is what of ∂W no patches explain, for each equation that is not needed
     to find them; without such equations what ∂W has in the last direction Uᵢ beyond a combination of the usual size; at least the rounding
-    ``eps`` of both gradients. Combinations with an error above ``TOLD`` of the range ``span`` are left at
+    ``eps`` of both gradients. Combinations with an error above ``KNOWN`` of the range ``span`` are left at
     zero; the others are the rows of the second result. The error is None where some are left, or where all equations are needed and
     nothing shows an error.
     """
@@ -98,17 +98,17 @@ def patches_from_positions(
     else:
         left = (inner[-1].square().mean() - (PLAUSIBLE * span * values[-1]) ** 2).clamp_min(0).sqrt()
     noise = torch.maximum(left, NOISE * eps * weight.square().mean().sqrt())
-    told = int(((noise <= TOLD * span * values) & (values > eps * values[0])).sum())
-    found = v[:told].T @ (inner[:told] / values[:told, None])
-    if told < len(rows) or spare < 1:
-        return found, v[:told], None
+    known = int(((noise <= KNOWN * span * values) & (values > eps * values[0])).sum())
+    found = v[:known].T @ (inner[:known] / values[:known, None])
+    if known < len(rows) or spare < 1:
+        return found, v[:known], None
     rounding = eps * (float(weight.norm()) + float(values[0]) * float(found.norm()))
     most = max(float(left) * math.sqrt(weight.numel()), rounding)
-    return found, v[:told], most / float(values[-1]) / math.sqrt(found.numel())
+    return found, v[:known], most / float(values[-1]) / math.sqrt(found.numel())
 
 
-def smoothest(grid: PatchGrid, patches: Tensor, told: Tensor, *, span: float) -> Tensor:
-    """``patches`` with the combinations that ``told`` (orthonormal rows) does not fix chosen so that the image has few edges.
+def smoothest(grid: PatchGrid, patches: Tensor, known: Tensor, *, span: float) -> Tensor:
+    """``patches`` with the combinations that ``known`` (orthonormal rows) does not hold chosen so that the image has few edges.
 
     Minimises Σ √(|∂x|² + ε²) over the differences ∂x of neighbours in all channels, ε = ``EDGE`` of ``span``: least squares with weights
     1 / √(|∂x|² + ε²) from the round before, solved by conjugate gradients in the span that is left open.
@@ -123,7 +123,7 @@ def smoothest(grid: PatchGrid, patches: Tensor, told: Tensor, *, span: float) ->
             parts = [d.square() for d in _differences(grid.assemble(at))]
             weighed = parts if weights is None else [w * d for w, d in zip(weights, parts, strict=True)]
             (full,) = torch.autograd.grad(torch.stack([d.sum() for d in weighed]).sum() / 2, at)
-        return full - told.T @ (told @ full)
+        return full - known.T @ (known @ full)
 
     for _ in range(ROUNDS):
         rest = -slope(found)
@@ -199,7 +199,7 @@ def patch_positions() -> PatchPositions:
         ∂W = Σ_n (∂l/∂t_n) p_nᵀ = Δᵀ p,     p̂ = argmin_p ‖Δᵀ p − ∂W‖,     Δ = ∂l/∂E_pos
 
     Exact for one sample if there are no more patches than the tokens are wide and Δ has full rank. Otherwise, and under noise, some
-    combinations of patches are told and the others are chosen for the smoothest image. It does not matter what follows the
+    combinations of patches are known and the others are chosen for the smoothest image. It does not matter what follows the
     tokens, so normalisations, residual connections and any loss are allowed, which the closed form of APRIL is not: that one takes the
     right side from the first attention. A weight update after one step works too: its factor −η cancels.
 

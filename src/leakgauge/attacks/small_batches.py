@@ -63,8 +63,9 @@ def small_batches() -> SmallBatches:
     one sample after the other (:mod:`leakgauge.inversion.head_samples`). From there the gradient at each layer's output is known for every
     sample, and what enters the layer is the solution of a linear system (:mod:`leakgauge.inversion.beneath_head`), down to the image.
 
-    It needs no ReLU and no wide layer, and trained networks are read as well as fresh ones, but only batches of at most half as many
-    samples as there are classes, and of at most eight (:func:`relu_batches` reads larger ones). A sample is certified if its equations
+    It needs no ReLU and no wide layer, and trained networks are read as well as fresh ones. All samples are found in batches of at most
+    half as many as there are classes, of larger ones those that the network is least sure of, if they stand out; at most eight samples
+    and 100 classes (:func:`relu_batches` reads larger batches). A sample is certified if its equations
     agree, and if the replay of all makes the whole update. Of samples that the network is too sure of nothing is left in the gradient;
     they are grey.
 

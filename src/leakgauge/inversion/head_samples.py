@@ -36,7 +36,7 @@ ITERATIONS = 40
 FITS, FITS_LOUD = 0.05, 0.1
 """Largest residual of a sample that counts, relative to its own d; and where the fainter samples were left out of the equations."""
 LOST, FAINTEST = 1e-3, 1e-6
-"""Share of the gradient that is left above which the search begins anew with the loudest samples, and below which none is looked for."""
+"""Share of the gradient that is left above which the search starts again with the loudest samples, and below which none is looked for."""
 GAP = 0.2
 """Ratio of two singular values from which on the smaller ones can be left out, to find the loudest samples alone."""
 PROGRESS = 0.5
