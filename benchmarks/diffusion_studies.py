@@ -305,12 +305,13 @@ class Run:
             model, space = self.network(network)
             return Victim(model.to(self.device), space, mode=how, name=f"resnet{network}")
         if network not in get_args(Form):
-            if self.given.weights is None and not self.given.quick:
-                raise SystemExit("architectures needs --weights FOLDER")
             made = feasibility.Network(network)
             model, space, _ = made.made(classes=10, seed=0, quick=self.given.quick)
-            if not self.given.quick and not feasibility.fill(model, self.given.weights, made):
-                raise SystemExit(f"{self.given.weights} holds no weights of {network}")
+            if not self.given.quick:
+                if self.given.weights is None:
+                    raise SystemExit("architectures needs --weights FOLDER")
+                if not feasibility.fill(model, self.given.weights, made):
+                    raise SystemExit(f"{self.given.weights} holds no weights of {network}")
             return Victim(model.to(self.device), space, mode=how, name=network)
         data = None if self.given.quick else self.given.data
         options = Options(quick=self.given.quick, device=self.device, out=self.given.out / "resnet18", data=data)

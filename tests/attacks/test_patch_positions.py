@@ -96,7 +96,7 @@ def test_more_patches_than_the_tokens_are_wide_are_not_certified():
     found = patch_positions()(victim, share(victim, Gradient(), a_series(victim), torch.tensor([0])))
     assert found.certified is not None
     assert not bool(found.certified.any())
-    assert "tell 16 combinations" in found.notes[1]
+    assert "fix 16 combinations" in found.notes[1]
 
 
 def test_what_the_gradients_do_not_tell_is_the_smoothest_image():

@@ -31,6 +31,7 @@ from leakgauge.inversion import (
     StepDecay,
     TotalVariation,
 )
+from leakgauge.inversion.beneath_head import LIKELY, walk_down
 from leakgauge.inversion.encoded import guess_signs
 from leakgauge.inversion.output_gradient import read_targets
 from leakgauge.inversion.terms import Candidate, PerRestart
@@ -210,6 +211,33 @@ class TestClosedForm:
         found = system_of_convolution(layer, weight, delta, gradient, z, known).solve("", rounding=1e-16)
         assert found.x.tolist() == pytest.approx([1.0, 2.0, 5.0])
         assert (found.judged.rank, found.judged.equations) == (3, 4)
+
+    def test_inputs_beneath_known_gradients(self):
+        # δ = ((1, 0, 1), (0, 1, 1)), a = (3, 5): Σ δ aᵀ = (3, 5, 8) and Σ δ = (1, 1, 2), of which a mean over the batch is half.
+        # δ known 1 % too short makes (a, 1) 1 % too long
+        delta, sums = (
+            torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]),
+            torch.tensor([[3.0, 1.0], [5.0, 1.0], [8.0, 2.0]]),
+        )
+        found = self.at_head(delta / 1.01, sums / 2)
+        assert found.values.flatten().tolist() == pytest.approx([3.0, 5.0])
+        assert found.error.tolist() == pytest.approx([0.01, 0.01])
+
+    def test_noise_beneath_known_gradients(self):
+        # what no δ explains has length √2 · 1e-4 in 3 · 2 − 2 · 2 equations: 1e-4 each. The squares of the rows of (δᵀ)⁺ sum to 2/3
+        delta, sums = (
+            torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]),
+            torch.tensor([[3.0, 1.0], [5.0, 1.0], [8.0, 2.0]]),
+        )
+        spare = 1e-4 * torch.tensor([[1.0], [1.0], [-1.0]]) / math.sqrt(3)
+        expected = [LIKELY * math.sqrt(2 / 3) * 1e-4 / a for a in (3, 5)]
+        assert self.at_head(delta, (sums + spare) / 2).error.tolist() == pytest.approx(expected, rel=0.01)
+
+    def at_head(self, delta, mean):
+        head = nn.Linear(1, 3)
+        shared = {"0.weight": mean[:, :1].double(), "0.bias": mean[:, 1].double()}
+        victim, guess = Victim(nn.Sequential(head), Pixels((1, 1, 1))), torch.tensor([[3.1], [5.1]])
+        return walk_down(victim, "0", [], shared, delta.double(), guess.double(), scale=2)
 
     def test_rank_analysis_index(self):
         # three layers, 10 of 12, 5 of 6 and 4 of 4 unknowns: 3/3 · (−2) + 2/3 · (−1) + 1/3 · 0

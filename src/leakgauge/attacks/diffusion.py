@@ -184,12 +184,12 @@ def diffusion(
     ``steps`` counts the replays in all, of every one of the ``restarts``; between two levels the share ``select`` of the worst restarts
     of a group gives way to copies of the best. The share ``refine`` of the steps comes last and moves the pixels of the best quarter of
     the restarts, without the model. For one sample and for small batches the replay follows the gradient at the output in place of the
-    loss; the inputs h* of the lowest fully connected layer that can be reached are then known, and matched for batches (:class:`~leakgauge.inversion.OutputGradient`,
-    :class:`~leakgauge.inversion.HeadFeatures`); elsewhere only the cosine counts. ``statistics`` weighs the client's normalisation
-    statistics, where it shares them. With ``by_label`` the model is asked for the class that was read from the gradient. ``prior`` is a
-    file with a diffusion model, or the name of an embedded one; without one, a network of ``width`` is trained for ``training`` steps
-    on the auxiliary images that the server holds, which get the classes that the victim gives them. A trained prior is kept between
-    runs.
+    loss; the inputs h* of the lowest fully connected layer that can be reached are then known, and matched for batches
+    (:class:`~leakgauge.inversion.OutputGradient`, :class:`~leakgauge.inversion.HeadFeatures`); elsewhere only the cosine counts.
+    ``statistics`` weighs the client's normalisation statistics, where it shares them. With ``by_label`` the model is asked for the class
+    that was read from the gradient. ``prior`` is a file with a diffusion model, or the name of an embedded one; without one, a network of
+    ``width`` is trained for ``training`` steps on the auxiliary images that the server holds, which get the classes that the victim gives
+    them. A trained prior is kept between runs.
 
     ``moves`` and ``reach`` were chosen on four Fashion-MNIST test images (20 to 23 in the order of the audit) with the embedded ViT and
     VGG, ``select`` on these and on eight test images of CIFAR-10. On CIFAR-10 ten levels with 50 moves each, then 1,000 steps on pixels,

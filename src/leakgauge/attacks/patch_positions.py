@@ -48,7 +48,7 @@ class PatchPositions:
         x = system.grid.assemble(patches).to(victim.device, victim.dtype)[None]
         labels = labels_or_none(self.labels, victim, seen, seed=seed)
         lost = system.grid.unseen()
-        known = None if error is None or lost else error / float((light - dark).min())
+        share = None if error is None or lost else error / float((light - dark).min())
         notes = [f"closed form on {system.embedding} and {system.position}"]
         if len(known) < len(rows):
             rest = "the rest is the smoothest image" if whole else "the rest is left grey"
@@ -61,7 +61,7 @@ class PatchPositions:
             made_by=repr(self),
             began=began,
             notes=tuple(notes),
-            certified=certify(victim, seen, x, labels, error=known, seed=seed),
+            certified=certify(victim, seen, x, labels, error=share, seed=seed),
         )
 
 

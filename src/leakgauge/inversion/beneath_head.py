@@ -112,13 +112,15 @@ def _pass(
     """The inputs of a layer and the gradients there, from the gradients ``slope`` (n, F) at σ's ``outputs`` (n, F); None where the
     shared gradient, (F, D + 1), disagrees, or where its rounding decides."""
     z, before = _INVERSES[link.activation](outputs), slope.new_zeros(len(slope), len(weight.T))
-    for _ in range(ROUNDS):
+    rounds = 0
+    while True:
         delta = _through(link.activation, z, slope)
         if not bool(delta.isfinite().all()) or int(torch.linalg.matrix_rank(delta)) < len(delta):
             return None
         found = _solved(delta, shared)
         change = (found.inputs - before).norm(dim=1) / found.inputs.norm(dim=1)
-        if float(change.max()) <= CONVERGED:
+        rounds += 1
+        if rounds == ROUNDS or float(change.max()) <= CONVERGED:
             break
         z, before = found.inputs @ weight.T + bias, found.inputs
     if not (found.left <= AGREES and float(torch.maximum(change, found.off).max()) <= INEXACT):
