@@ -83,10 +83,10 @@ def walk_down(
     if not len(outputs):
         return Inputs(head, features, features.new_zeros(0))
     at_head = _solved(outputs, _shared(shared, head, scale))
-    exact = at_head.error <= INEXACT
     apart = (at_head.inputs - features).norm(dim=1) / features.norm(dim=1)
-    error = torch.where(exact, at_head.error, torch.maximum(at_head.error, apart))
-    reached = Inputs(head, torch.where(exact[:, None], at_head.inputs, features), error)
+    wrong = (at_head.error <= INEXACT) & (apart > at_head.error)  # scores of next to zero fix no features
+    error = torch.where(wrong, at_head.error, torch.maximum(at_head.error, apart))
+    reached = Inputs(head, torch.where(wrong[:, None], at_head.inputs, features), error)
     slope = outputs @ _double(victim.model.get_parameter(f"{head}.weight"))
     for link in links:
         if f"{link.name}.weight" not in shared or f"{link.name}.bias" not in shared:
