@@ -2,7 +2,7 @@
 
     python -m benchmarks.small_batches [--models cnn vgg vit] [--out FILE]           six minutes on one core
     python -m benchmarks.small_batches --models resnet20 resnet56 --data DIR …       trained on CIFAR-10; DIR of benchmarks.diffusion_cifar
-    python -m benchmarks.small_batches --exact [--seeds 10] [--out FILE]             fully connected networks, without a search; four minutes
+    python -m benchmarks.small_batches --exact [--seeds 10] [--out FILE]             without a search, in four minutes
     python -m benchmarks.small_batches --quick                                       half a minute, shows that it runs
 
 Trained networks in eval mode, labels read, batches of four. Three searches of equal steps: one replays the loss, the two others follow the
