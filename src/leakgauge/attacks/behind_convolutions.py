@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from leakgauge.attacks.feature_matching import feature_matching
 from leakgauge.channels import Features
+from leakgauge.channels.facts import require_shared
 from leakgauge.core import Observation, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import Observed
@@ -38,10 +39,7 @@ def first_linear_behind(victim: Victim, seen: Observation, *, seed: int) -> tupl
         raise Inapplicable(
             f"separating a batch needs a layer that reads one vector of each sample, and {name} does not"
         )
-    for needed in (f"{name}.weight", f"{name}.bias"):
-        if needed not in signal:
-            raise Inapplicable(f"not shared: {needed}")
-    return name, signal[f"{name}.weight"], signal[f"{name}.bias"]
+    return name, require_shared(signal, f"{name}.weight"), require_shared(signal, f"{name}.bias")
 
 
 def cut_before(victim: Victim, name: str) -> str:

@@ -8,7 +8,7 @@ import torch
 
 from leakgauge.attacks.found_images import batch_of
 from leakgauge.attacks.inverting_gradients import inverting_gradients
-from leakgauge.channels.facts import is_weight_update
+from leakgauge.channels.facts import is_weight_update, require_shared
 from leakgauge.core import Observation, Reconstruction, Victim
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
@@ -57,9 +57,7 @@ def count_target(victim: Victim, seen: Observation, target: int, size: int) -> i
     if is_weight_update(seen.channel):
         raise Inapplicable("fishing reads a single gradient, but local steps change the head that the server sent")
     name = f"{find_roles(victim.model).head}.bias"
-    if name not in seen.signal:
-        raise Inapplicable(f"not shared: {name}")
-    count = round(-float(seen.signal[name][target]) * size)
+    count = round(-float(require_shared(seen.signal, name)[target]) * size)
     if count < 1:
         raise Inapplicable(f"the batch has no image of class {target}, or a defense hides it; fish for another class")
     return min(count, size)

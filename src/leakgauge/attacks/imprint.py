@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leakgauge.attacks.found_images import batch_of
 from leakgauge.channels import DPSGD
-from leakgauge.channels.facts import require_gradients
+from leakgauge.channels.facts import require_gradients, require_shared
 from leakgauge.core import Assumption, Observation, Reconstruction, Victim
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
@@ -41,10 +41,7 @@ class ImprintAttack:
             raise Inapplicable("the model has no imprint block; a malicious server must add it (--server imprint)")
         require_gradients(seen.channel)
         signal = Observed.check(seen.signal, victim).signal
-        for needed in (f"{name}.measure.weight", f"{name}.measure.bias"):
-            if needed not in signal:
-                raise Inapplicable(f"not shared: {needed}")
-        weight, bias = signal[f"{name}.measure.weight"], signal[f"{name}.measure.bias"]
+        weight, bias = (require_shared(signal, f"{name}.measure.{part}") for part in ("weight", "bias"))
         if self.norm is not None:
             channel = seen.channel
             if size != 1 or not isinstance(channel, DPSGD):

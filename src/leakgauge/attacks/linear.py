@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from leakgauge.attacks.certificate import certify
 from leakgauge.attacks.found_images import valid_range
-from leakgauge.channels.facts import require_gradients
+from leakgauge.channels.facts import require_gradients, require_shared
 from leakgauge.core import Observation, Reconstruction, Victim
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
@@ -80,10 +80,7 @@ def first_layer_gradients(victim: Victim, seen: Observation, *, seed: int) -> tu
     signal = Observed.check(seen.signal, victim).signal
     name = _first_linear(victim)
     _require_raw_input(victim, name, seed=seed)
-    for needed in (f"{name}.weight", f"{name}.bias"):
-        if needed not in signal:
-            raise Inapplicable(f"not shared: {needed}")
-    return name, signal[f"{name}.weight"], signal[f"{name}.bias"]
+    return name, require_shared(signal, f"{name}.weight"), require_shared(signal, f"{name}.bias")
 
 
 def _first_linear(victim: Victim) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass
 
+from torch import Tensor
+
 from leakgauge.channels.optimizers import SGD, Optimizer
 from leakgauge.core import (
     AddsClients,
@@ -14,6 +16,7 @@ from leakgauge.core import (
     Mode,
     Reseeds,
     SendsGradient,
+    Signal,
     Smooths,
     TrainsLocally,
 )
@@ -80,6 +83,13 @@ def step_size(channel: Channel, size: int) -> int:
 def optimizer_of(channel: Channel) -> Optimizer:
     """How each client turns gradients into steps; plain SGD where the channel does not say."""
     return getattr(single_client(channel), "optimizer", SGD())
+
+
+def require_shared(signal: Signal, name: str) -> Tensor:
+    """The tensor of this name; refuses a signal that lacks it."""
+    if name not in signal:
+        raise Inapplicable(f"not shared: {name}")
+    return signal[name]
 
 
 def require_gradients(channel: Channel) -> None:

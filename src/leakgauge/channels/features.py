@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from leakgauge.channels.facts import require_shared
 from leakgauge.core import Signal, Targets, Victim
 from leakgauge.core.examples import example
-from leakgauge.errors import Inapplicable
 from leakgauge.errors.checked import checked
 from leakgauge.graphs import example_of, find_point, trace_of
 
@@ -42,10 +42,8 @@ class Features:
         """The model's output, which the cloud computes from the features."""
         traced = trace_of(victim)
         point = find_point(traced, self.cut)
-        missing = [spec.name for spec in point.tensors if spec.name not in signal]
-        if missing:
-            raise Inapplicable(f"not shared: {missing[0]}")
-        return traced.cloud(point.name)(*(signal[spec.name] for spec in point.tensors))
+        sent = [require_shared(signal, spec.name) for spec in point.tensors]
+        return traced.cloud(point.name)(*sent)
 
     def like(self, victim: Victim, size: int, /) -> Signal:
         """A signal of ``size`` samples with the right names, shapes and types; its values mean nothing."""

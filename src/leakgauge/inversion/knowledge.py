@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from leakgauge.channels.facts import clients, single_client
+from leakgauge.channels.facts import clients, require_shared, single_client
 from leakgauge.core import Observation, Signal, TrainsLocally, Victim
 from leakgauge.engine.reference import capturing
 from leakgauge.errors import BadInput, Inapplicable
@@ -129,10 +129,7 @@ def _values_per_channel(victim: Victim, layers: tuple[str, ...], size: int, rng:
 
 
 def _running(buffers: Signal, name: str) -> Moments:
-    try:
-        return Moments(buffers[f"{name}.running_mean"], buffers[f"{name}.running_var"])
-    except KeyError as missing:
-        raise Inapplicable(f"not shared: {missing.args[0]}") from missing
+    return Moments(require_shared(buffers, f"{name}.running_mean"), require_shared(buffers, f"{name}.running_var"))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from leakgauge.channels.facts import (
     is_weight_update,
     lacks_clients,
     local_steps,
+    require_shared,
     single_client,
     step_size,
     summed_rate,
@@ -438,11 +439,9 @@ def head_gradient(victim: Victim, seen: Observation, which: str, *, smoothed: bo
     if lacks_clients(seen.channel):
         raise Inapplicable("clients dropped out, so fewer labels are in the update than the batch has samples")
     name = f"{_head(victim)[0]}.{which}"
-    if name not in seen.signal:
-        raise Inapplicable(f"not shared: {name}")
     # a weight update points against the gradient; over several steps this is the first-order estimate
     factor = -1.0 if is_weight_update(seen.channel) else 1.0
-    return factor * seen.signal[name].double()
+    return factor * require_shared(seen.signal, name).double()
 
 
 def _gradient_scale(victim: Victim, seen: Observation) -> float:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.channels.dpsgd import DPSGD
-from leakgauge.channels.facts import is_gradient
+from leakgauge.channels.facts import is_gradient, require_shared
 from leakgauge.channels.output import Along
 from leakgauge.core import Loss, Observation, Signal, Victim
 from leakgauge.core.randomness import private_randomness
@@ -112,12 +112,10 @@ def samples_at_head(victim: Victim, seen: Observation) -> Separated:
     if seen.size is None or label_smoothing(victim.loss) or not is_gradient(seen.channel, victim.mode):
         raise Inapplicable("samples are told apart in the plain gradient of cross entropy, for a known batch size")
     name = _last_layer(victim)
-    layer, parts = _layer(victim, name), (f"{name}.weight", f"{name}.bias")
+    layer = _layer(victim, name)
     refuse_many_classes(layer.out_features)
-    missing = [part for part in parts if part not in seen.signal]
-    if missing:
-        raise Inapplicable(f"not shared: {missing[0]}")
-    weight, bias = (seen.signal[part].detach().double().cpu() for part in parts)
+    shared = [require_shared(seen.signal, f"{name}.{part}") for part in ("weight", "bias")]
+    weight, bias = (value.detach().double().cpu() for value in shared)
     slope = torch.cat((weight, bias[:, None]), 1)
     adds = isinstance(victim.loss, nn.CrossEntropyLoss) and victim.loss.reduction == "sum"
     head = torch.cat((layer.weight.detach(), layer.bias.detach()[:, None]), 1).double().cpu()
@@ -228,9 +226,7 @@ def output_gradient(victim: Victim, seen: Observation) -> Tensor:
     ):  # clipping one sample only scales
         raise Inapplicable("the gradient at the output is read from a gradient, but the client sends something else")
     name = f"{_last_layer(victim)}.bias"
-    if name not in seen.signal:
-        raise Inapplicable(f"not shared: {name}")
-    found = seen.signal[name].detach().float()
+    found = require_shared(seen.signal, name).detach().float()
     if found.dim() != 1 or not bool(found.any()):
         raise Inapplicable(f"the gradient of {name} is zero")
     scaled = found / found.abs().max()  # squares of p − y may be too small for float32

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.channels import Gradient
-from leakgauge.channels.facts import is_weight_update, local_steps
+from leakgauge.channels.facts import is_weight_update, local_steps, require_shared
 from leakgauge.core import Channel, Signal, Tokens, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine.reference import capturing
@@ -60,7 +60,7 @@ def token_rows(model: TextModel, victim: Victim, signal: Signal) -> Tensor:
     """Gradient of the token embedding (vocabulary, width)."""
     if model.token not in victim.parameters():
         raise Inapplicable(f"the token embedding {model.token} is fixed, so its gradient is not shared")
-    return _require_shared(signal, model.token)
+    return require_shared(signal, model.token)
 
 
 def position_table(model: TextModel, victim: Victim, signal: Signal) -> Tensor:
@@ -69,13 +69,7 @@ def position_table(model: TextModel, victim: Victim, signal: Signal) -> Tensor:
         raise Inapplicable("the model has no learned position embedding, so there is no gradient per position")
     if model.position not in victim.parameters():
         raise Inapplicable(f"the position embedding {model.position} is fixed, so its gradient is not shared")
-    return _require_shared(signal, model.position).flatten(0, -2)
-
-
-def _require_shared(signal: Signal, name: str) -> Tensor:
-    if name not in signal:
-        raise Inapplicable(f"not shared: {name}")
-    return signal[name]
+    return require_shared(signal, model.position).flatten(0, -2)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from leakgauge.attacks.april.identifiability import expected_pixel_error, identi
 from leakgauge.attacks.april.patches import Box, PatchGrid, patch_grid, pixels_from_patches
 from leakgauge.attacks.april.ridge import NoisySystem, error_bound, noise_bound, ridge_from_noise, std_from_outside
 from leakgauge.attacks.certificate import certify
-from leakgauge.channels.facts import local_steps, require_gradients
+from leakgauge.channels.facts import local_steps, require_gradients, require_shared
 from leakgauge.channels.gradient import gradient, gradient_at
 from leakgauge.channels.twice import twice_differentiable
 from leakgauge.core import Assumption, Observation, Reconstruction, Signal, Tokens, Victim
@@ -192,8 +192,7 @@ def _parts(victim: Victim, signal: Signal, *, seed: int) -> tuple[Roles, PatchGr
     if roles.position_embedding not in victim.parameters():
         raise Inapplicable(f"the position embedding {roles.position_embedding} is fixed, so its gradient is not shared")
     for needed in (roles.position_embedding, *roles.attention[0].weights):
-        if needed not in signal:
-            raise Inapplicable(f"not shared: {needed}")
+        require_shared(signal, needed)
     if roles.patch_embedding is None or roles.first_layer != roles.patch_embedding:
         raise Inapplicable("the patch embedding has several layers; the closed form only inverts a single one")
     return roles, patch_grid(victim, roles.patch_embedding, seed=seed)

@@ -16,6 +16,7 @@ from leakgauge.attacks.april.closed_form import (
     tokens_from_attention,
 )
 from leakgauge.attacks.april.identifiability import identifiability
+from leakgauge.channels.facts import require_shared
 from leakgauge.core import Observation, Reconstruction, Signal, Victim
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
@@ -86,8 +87,7 @@ def _first_attention(victim: Victim, model: TextModel, signal: Signal) -> tuple[
         kinds.add("Linear" if isinstance(layer, nn.Linear) else type(layer).__name__)
         if not kinds <= {"Linear", COLUMNS}:
             raise Inapplicable(f"{name} is a {type(layer).__name__}; the closed form needs linear layers")
-        if f"{name}.weight" not in signal:
-            raise Inapplicable(f"not shared: {name}.weight")
+        require_shared(signal, f"{name}.weight")
     return attention, kinds == {COLUMNS}
 
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from leakgauge.channels.facts import require_shared
 from leakgauge.core import Assumption, Channel, Defense, Observation, Pixels, Reconstruction, Victim, share
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.randomness import own_stream, private_randomness
@@ -115,9 +116,7 @@ class FittedDecoder:
         return network.eval()
 
     def _feature(self, seen: Observation) -> Tensor:
-        if self.cut is not None and self.cut not in seen.signal:
-            raise Inapplicable(f"not shared: {self.cut}")
-        feature = only_tensor(seen.signal) if self.cut is None else seen.signal[self.cut]
+        feature = only_tensor(seen.signal) if self.cut is None else require_shared(seen.signal, self.cut)
         if not torch.isfinite(feature).all():
             raise Inapplicable("the feature holds NaN or infinity")
         return feature

@@ -14,7 +14,7 @@ from leakgauge.attacks.found_images import valid_range
 from leakgauge.attacks.r_gap.chain import Layer, read_chain
 from leakgauge.attacks.r_gap.head import Start, starts
 from leakgauge.attacks.r_gap.system import Judgement, RankAnalysis, system_of_convolution, system_of_linear
-from leakgauge.channels.facts import local_steps, require_gradients
+from leakgauge.channels.facts import local_steps, require_gradients, require_shared
 from leakgauge.core import Observation, Reconstruction, Signal, Victim
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
@@ -49,8 +49,7 @@ class RGap:
         signal = Observed.check(seen.signal, victim).signal
         chain = read_chain(victim)
         for layer in chain:
-            if layer.weight not in signal:
-                raise Inapplicable(f"not shared: {layer.weight}")
+            require_shared(signal, layer.weight)
             self._require_size(layer)
         rounding = torch.finfo(signal[chain[0].weight].dtype).eps
         possible = starts(victim, seen.channel, signal, chain[-1])
