@@ -120,7 +120,7 @@ def run(name: str, options: Options, results: Rows, *, critics_only: tuple[Run, 
         measured(setup, options, data, (), seed=seed, schedule=plain, controls=False, snapshots=snapshots)
     if not results.has("gates"):
         results.add("gates", *(_gates(at, model, setup, data) for at, model in snapshots.items()))
-        _keep_weights(name, setup, snapshots, results)
+        _keep_weights(name, snapshots, results)
     train = data[0]
     targets = (train[0][: setup.targets], train[1][: setup.targets])
     lpips = lpips_from(options.lpips)
@@ -197,7 +197,7 @@ LARGEST = 20_000_000
 """Parameters of a network whose weights are still kept; AlexNet has 58 million."""
 
 
-def _keep_weights(name: str, setup: Setup, snapshots: dict[int, nn.Module], results: Rows) -> None:
+def _keep_weights(name: str, snapshots: dict[int, nn.Module], results: Rows) -> None:
     last = max(snapshots)
     for at, model in snapshots.items():
         size = sum(p.numel() for p in model.parameters())

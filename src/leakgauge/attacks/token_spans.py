@@ -78,7 +78,7 @@ class TokenSpans:
             loss=answer.distance,
             made_by=repr(self),
             began=began,
-            notes=_notes(spans, sets, found, answer, size, guess=guess, peeled=peeled),
+            notes=_notes(spans, found, answer, size, guess=guess, peeled=peeled),
             stated=stated(spans.limits),
             certified=answer.certified,
         )
@@ -321,14 +321,7 @@ def stated(limits: Sequence[SpanLimit]) -> tuple[tuple[str, str], ...]:
 
 
 def _notes(
-    spans: Spans,
-    sets: Sequence[Tensor],
-    found: Found,
-    answer: Answer,
-    size: int,
-    *,
-    guess: bool,
-    peeled: Peeled | None,
+    spans: Spans, found: Found, answer: Answer, size: int, *, guess: bool, peeled: Peeled | None
 ) -> tuple[str, ...]:
     sure = int(answer.certified.sum())
     notes = [f"{sure} of {size} sentences are certified exact"]

@@ -43,7 +43,7 @@ class AuditView(Watcher):
         self._answers: dict[Question, Answer] = {}
         self._now: Question | None = None
         self._parts, self._done, self._said = 0, 0.0, ""
-        self._began = self._since = clock()
+        self._began = clock()
         self._live: Live | None = None
 
     def __enter__(self) -> AuditView:
@@ -73,7 +73,6 @@ class AuditView(Watcher):
 
     def started(self, question: Question, parts: int) -> None:
         self._now, self._parts, self._done, self._said = question, parts, 0.0, ""
-        self._since = self._clock()
         number = f"{self._questions.index(question) + 1} of {len(self._questions)}"
         about = self._estimates.get(question)
         length = "" if about is None else f", about {duration(about)}"

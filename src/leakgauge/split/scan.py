@@ -129,7 +129,7 @@ def scan(
     refused). A cut where the attack refuses is a row with its reason; the others continue. A cut after an operation that does nothing
     in eval mode is left out if the one before is scanned.
     """
-    _check(victim, auxiliary, test)
+    _check(auxiliary, test)
     inverter = inverter or RidgeInverter()
     names = list(distinct_cuts(victim, cuts))
     found = {name: row for name, row in (known or {}).items() if name in names}
@@ -190,7 +190,7 @@ def _groups(names: list[str], sizes: list[int], count: int, limit: int | None) -
         yield group
 
 
-def _check(victim: Victim, auxiliary: Images, test: Images) -> None:
+def _check(auxiliary: Images, test: Images) -> None:
     if len(auxiliary.images) < FEWEST_AUXILIARY:
         raise BadInput(
             f"a scan needs at least {FEWEST_AUXILIARY} auxiliary images to fit an attack, got {len(auxiliary.images)}; "
