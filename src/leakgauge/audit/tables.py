@@ -15,7 +15,7 @@ from leakgauge.attacks import tables
 from leakgauge.audit.cause import Cause
 from leakgauge.audit.evaluate import assumed, certified_samples, observe
 from leakgauge.audit.null import null_run
-from leakgauge.audit.verdict import SHARE_FOR_FEASIBLE, Check, Outcome, Verdict, Way
+from leakgauge.audit.verdict import SHARE_FOR_FEASIBLE, Check, Outcome, Verdict, Way, kind_of
 from leakgauge.core import (
     Assumption,
     Attack,
@@ -138,9 +138,7 @@ def judge_table(
         outcome = Outcome.PARTIAL
     else:
         outcome = Outcome.INCONCLUSIVE
-    kinds = {a.kind for a in assumptions}
-    kind: Kind = "diagnostic" if "diagnostic" in kinds else "malicious" if "malicious" in kinds else "deployable"
-    return TableVerdict(outcome, kind, count, int(sum(scores.exact)), whole, read, certified)
+    return TableVerdict(outcome, kind_of(assumptions), count, int(sum(scores.exact)), whole, read, certified)
 
 
 @checked(nan=True)

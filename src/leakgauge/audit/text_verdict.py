@@ -12,7 +12,7 @@ from typing import Literal
 
 from leakgauge.audit.cause import Cause
 from leakgauge.audit.scoring import TextScores
-from leakgauge.audit.verdict import SHARE_FOR_FEASIBLE, Check, Outcome, Verdict, Way
+from leakgauge.audit.verdict import SHARE_FOR_FEASIBLE, Check, Outcome, Verdict, Way, kind_of
 from leakgauge.core import Assumption, Kind
 
 TextMetric = Literal["tokens", "exact", "rouge1", "rouge2", "rouge_l"]
@@ -102,12 +102,10 @@ def judge_text(
         outcome, decisive = Outcome.PARTIAL, whole
     else:
         outcome, decisive = Outcome.INCONCLUSIVE, read  # text has no positive control, so no negative is evidence
-    kinds = {a.kind for a in assumptions}
-    kind: Kind = "diagnostic" if "diagnostic" in kinds else "malicious" if "malicious" in kinds else "deployable"
     missed = next((check for check in decisive if check is not None), None)
     return TextVerdict(
         outcome,
-        kind,
+        kind_of(assumptions),
         count,
         int(sum(scores.exact)),
         whole.count(None),

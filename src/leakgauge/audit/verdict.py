@@ -251,7 +251,7 @@ def judge(
     }
     ways = [next((way for way, images in shown.items() if images[i]), None) for i in range(count)]
     whole = reconstructed.count(None)
-    kind = _kind(assumptions)
+    kind = kind_of(assumptions)
     seen = {way: ways.count(way) for way in Way if way in ways}
     if whole >= SHARE_FOR_FEASIBLE * count:
         outcome, decisive = Outcome.FEASIBLE, reconstructed
@@ -307,10 +307,11 @@ def judge_certified(
     if not whole:
         return None
     outcome = Outcome.FEASIBLE if whole >= SHARE_FOR_FEASIBLE * count else Outcome.PARTIAL
-    return Verdict(outcome, _kind(assumptions), count, whole, certified=whole, compared=False, unit=unit)
+    return Verdict(outcome, kind_of(assumptions), count, whole, certified=whole, compared=False, unit=unit)
 
 
-def _kind(assumptions: Sequence[Assumption]) -> Kind:
+def kind_of(assumptions: Sequence[Assumption]) -> Kind:
+    """The kind of a verdict: diagnostic or malicious where one of the assumptions is."""
     kinds = {a.kind for a in assumptions}
     return "diagnostic" if "diagnostic" in kinds else "malicious" if "malicious" in kinds else "deployable"
 
