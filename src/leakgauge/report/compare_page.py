@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from leakgauge.audit.compare import ORDER, CasePair, Comparison, Difference
 from leakgauge.audit.phrasing import metric, moved
 from leakgauge.audit.wording import ending, rule
 from leakgauge.errors import harmless
-from leakgauge.report.templating import environment
+from leakgauge.report.templating import environment, printed
 
 _SPREAD = {True: "beyond the spread", False: "within the spread", None: "spread not known"}
 
@@ -19,7 +19,7 @@ def render(found: Comparison, *, made: datetime | None = None) -> str:
     page = environment().get_template("compare.html.j2")
     text = page.render(
         found=found,
-        made=(made or datetime.now(UTC)).astimezone(UTC).strftime("%d %B %Y, %H:%M UTC"),
+        made=printed(made),
         cases=[_case(pair) for pair in found.cases],
         words=ORDER,
         tally=[(key, word, count) for key, word in ORDER.items() if (count := found.count(key))],

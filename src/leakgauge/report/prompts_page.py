@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 from leakgauge.audit.prompt_record import PromptFacts, sent_as
 from leakgauge.audit.text_record import MARKS
 from leakgauge.audit.wording import on_prompts
 from leakgauge.errors import harmless
-from leakgauge.report.templating import environment
+from leakgauge.report.templating import environment, printed
 
 
 def render(facts: PromptFacts, *, made: datetime | None = None) -> str:
@@ -35,7 +35,7 @@ def render(facts: PromptFacts, *, made: datetime | None = None) -> str:
         .get_template("prompts.html.j2")
         .render(
             name=facts.name,
-            made=(made or datetime.now(UTC)).astimezone(UTC).strftime("%d %B %Y, %H:%M UTC"),
+            made=printed(made),
             sentence=on_prompts(facts.recommended),
             rows=rows,
             prompts=facts.prompts,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +22,11 @@ def environment() -> Environment:
     )
     made.filters["breakable"] = _breakable
     return made
+
+
+def printed(made: datetime | None) -> str:
+    """The time to print on a page (default: now)."""
+    return (made or datetime.now(UTC)).astimezone(UTC).strftime("%d %B %Y, %H:%M UTC")
 
 
 @cache
