@@ -24,6 +24,7 @@ from leakgauge.audit.scoring import (
     Perceptual,
     Scores,
     pair_images,
+    refuse_no_images,
     score_images,
     score_images_in_order,
     series_bounds,
@@ -45,8 +46,6 @@ from leakgauge.core import (
     Sent,
     Signal,
     Size,
-    Table,
-    Tokens,
     Victim,
     apply_defenses,
     as_images,
@@ -54,7 +53,7 @@ from leakgauge.core import (
 )
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.randomness import own_stream, private_randomness
-from leakgauge.errors import BadInput, Inapplicable
+from leakgauge.errors import Inapplicable
 from leakgauge.errors.checked import checked
 from leakgauge.families.patches import patch_side
 from leakgauge.inversion.labels import infer_labels, read_or_none
@@ -238,10 +237,7 @@ def assess(
     nothing was found; ``leaks_undefended``, of the same attack on the same images, takes its place. ``defenses`` are those that changed
     what was seen, None if that is not known.
     """
-    if isinstance(victim.space, Tokens):
-        raise BadInput("token ids are no image; use evaluate_text, or compare them with score_text")
-    if isinstance(victim.space, Table):
-        raise BadInput("rows of a table are no image; use evaluate_table, or compare them with score_table")
+    refuse_no_images(victim.space)
     found = attack(victim, seen, seed=seed)
     attack = attack if found.by is None else found.by
     nothing = null_run(attack, victim, seen, seed=seed) if nothing is None else nothing
