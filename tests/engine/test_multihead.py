@@ -1,8 +1,5 @@
 """``nn.MultiheadAttention`` and what is built on it run by rules, in every layout, and equal autograd."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,13 +10,7 @@ from torch import Tensor, nn
 from leakgauge.channels import Gradient
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.engine import ByRules, Observed, Reference, VmapReplay, choose
-
-spec = importlib.util.spec_from_file_location("agreeing", Path(__file__).with_name("agreeing.py"))
-assert spec is not None
-assert spec.loader is not None
-agreeing = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(agreeing)
-agree, Anything, squared = agreeing.agree, agreeing.Anything, agreeing.squared
+from tests.engine.agreeing import Anything, agree, squared
 
 SIZES = st.integers(1, 3)
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)

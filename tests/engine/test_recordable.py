@@ -1,9 +1,7 @@
 """A step of an attack can be recorded as a CUDA graph: nothing in it waits for the device or comes from the host."""
 
 import copy
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,13 +19,7 @@ from leakgauge.inversion.terms import Candidate
 from leakgauge.models.vit import ViT
 from reproductions.common.networks.detection_loss import DetectionLoss
 from reproductions.common.networks.yolo import YOLO
-
-spec = importlib.util.spec_from_file_location("recordable", Path(__file__).with_name("recordable.py"))
-assert spec is not None
-assert spec.loader is not None
-recordable = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(recordable)
-only_on_the_device, NotRecordable = recordable.only_on_the_device, recordable.NotRecordable
+from tests.engine.recordable import NotRecordable, only_on_the_device
 
 
 def moved_once(victim: Victim, rows: int = 2, batch: int = 1) -> None:

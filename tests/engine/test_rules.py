@@ -1,8 +1,6 @@
 """Every layer rule equals autograd, restart by restart, over shapes, strides, padding, dilation, groups and dtypes."""
 
-import importlib.util
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,13 +16,7 @@ from leakgauge.engine.fast import SMALL
 from leakgauge.engine.rules.convolution import by_patches, convolve, patches
 from leakgauge.engine.rules.sums import row_absolute, row_dot, row_square
 from leakgauge.engine.rules.twice import gelu, normalise, softmax
-
-spec = importlib.util.spec_from_file_location("agreeing", Path(__file__).with_name("agreeing.py"))
-assert spec is not None
-assert spec.loader is not None
-agreeing = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(agreeing)
-agree, Anything, squared = agreeing.agree, agreeing.Anything, agreeing.squared
+from tests.engine.agreeing import Anything, agree, squared
 
 SIZES = st.integers(1, 3)
 QUICK = settings(max_examples=25, deadline=None, derandomize=True)

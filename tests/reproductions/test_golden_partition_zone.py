@@ -20,6 +20,7 @@ from reproductions.common.networks import IR152, VGG19, SplitViT
 from reproductions.common.runner import Options, Part, Rows, read, run_part
 from reproductions.common.verdicts import Word
 from reproductions.golden_partition_zone import claims, entropy, results_rows, tables
+from tests.engine.recordable import PlayedBack
 
 CPU = torch.device("cpu")
 FOLDER = Path(__file__).parents[2] / "reproductions" / "golden_partition_zone"
@@ -168,7 +169,7 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_been(scripts, whole, monkey
     assert straight.accuracy == resumed.accuracy
 
 
-def test_a_recorded_step_trains_the_same_network(scripts, whole, monkeypatch, tmp_path, recordable):
+def test_a_recorded_step_trains_the_same_network(scripts, whole, monkeypatch, tmp_path):
     """As on a GPU, where the step is recorded: rows and rate change in place, everything else is drawn anew within it."""
     adam = importlib.import_module("torch.optim.adam")
     monkeypatch.setattr(adam, "_get_capturable_supported_devices", lambda **_: ["cpu"])
@@ -179,7 +180,7 @@ def test_a_recorded_step_trains_the_same_network(scripts, whole, monkeypatch, tm
         training = targets.Training(model, whole, targets.LABELS["LS+"], recipe, 3, 8, 0)
         training.optimizer = torch.optim.Adam(model.parameters(), lr=training.rate, capturable=True, foreach=False)
         if played:
-            training.step = recordable.PlayedBack(training._once)
+            training.step = PlayedBack(training._once)
         training.run(tmp_path / "x.partial")
         states.append(model.state_dict())
     assert training.step.operations  # it was played back

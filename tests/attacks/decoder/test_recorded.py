@@ -2,9 +2,7 @@
 
 import gc
 import importlib
-import importlib.util
 import weakref
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,12 +11,7 @@ from torch import nn
 
 from leakgauge.attacks.decoder import Deconvolution, OneCycle, Plateau, fit_on
 from leakgauge.priors.decoders import recipes, training
-
-spec = importlib.util.spec_from_file_location("recordable", Path(__file__).parents[2] / "engine" / "recordable.py")
-assert spec is not None
-assert spec.loader is not None
-recordable = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(recordable)
+from tests.engine.recordable import PlayedBack, only_on_the_device
 
 
 @pytest.fixture
@@ -47,7 +40,7 @@ def test_a_recorded_step_trains_the_same_decoder(like_a_gpu, monkeypatch, paper)
     eager = trained(paper)
     made = []
 
-    class Kept(recordable.PlayedBack):
+    class Kept(PlayedBack):
         def __init__(self, step):
             super().__init__(step)
             made.append(self)
@@ -96,7 +89,7 @@ def test_a_step_needs_nothing_from_the_host(like_a_gpu, monkeypatch):
     images, rows = features.to(torch.uint8), torch.zeros(8, dtype=torch.long)
     step = training._Step(network, steps.optimizer, features, images, rows, meta, F.mse_loss)
     step._once()  # the optimiser makes its state
-    with recordable.only_on_the_device():
+    with only_on_the_device():
         step._once()
 
 
