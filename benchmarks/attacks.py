@@ -13,6 +13,7 @@ from pathlib import Path
 
 from torch import nn
 
+from benchmarks.json_lines import write_lines
 from leakgauge.attacks import dlg, inverting_gradients, linear, r_gap
 from leakgauge.audit.null import null_run
 from leakgauge.audit.scoring import score
@@ -77,7 +78,7 @@ def main() -> None:
         lines.append(measured(name, options.images, options.first))
         print(json.dumps(lines[-1]), flush=True)
     if options.out is not None:
-        options.out.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        write_lines(options.out, lines)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ knows the three other images. A run is ``TRIALS`` trials; ``low`` is the lower e
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.json_lines import read_lines, write_lines
 from leakgauge.attacks import imprint
 from leakgauge.audit.evaluate import observe
 from leakgauge.channels import DPSGD
@@ -172,8 +172,7 @@ def main() -> None:
     parser.add_argument("--from", dest="source", type=Path, help="print the summary of an earlier --out file and stop")
     options = parser.parse_args()
     if options.source is not None:
-        lines = options.source.read_text(encoding="utf-8").splitlines()
-        print("\n".join(summary([json.loads(line) for line in lines])))
+        print("\n".join(summary(read_lines(options.source))))
         return
     rows: list[dict[str, Any]] = []
     if "membership" in options.parts:
@@ -182,7 +181,7 @@ def main() -> None:
         rows += [candidates(run) for run in range(len(SETTINGS) * 2)]
     if "imprint" in options.parts:
         rows += imprinted()
-    options.out.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    write_lines(options.out, rows)
     print("\n".join(summary(rows)))
 
 

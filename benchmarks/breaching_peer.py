@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from benchmarks.engine import CASES
+from benchmarks.json_lines import write_lines
 from leakgauge.attacks.inverting_gradients import inverting_gradients
 from leakgauge.channels import Gradient
 from leakgauge.core import Labels, Observation, Pixels, Reconstruction, Size, Victim, share
@@ -342,7 +343,7 @@ def main() -> None:
             print(json.dumps(results[-1]), flush=True)
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text("".join(json.dumps(r) + "\n" for r in results), encoding="utf-8")
+        write_lines(options.out, results)
 
 
 if __name__ == "__main__":

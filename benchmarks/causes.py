@@ -13,7 +13,6 @@ negative is judged by its truth test and its control.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -24,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.json_lines import append_lines
 from leakgauge.attacks import inverting_gradients
 from leakgauge.audit.cause import Client
 from leakgauge.audit.control import Controls
@@ -117,8 +117,7 @@ def main() -> None:
                 flush=True,
             )
             if options.out is not None:
-                with options.out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row) + "\n")
+                append_lines(options.out, row)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ are images 200 and following.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 
+from benchmarks.json_lines import append_lines
 from leakgauge.attacks import diffusion, generative_prior, inverting_gradients
 from leakgauge.audit import Case, embedded
 from leakgauge.audit.scoring import pair_images
@@ -66,8 +66,7 @@ def main() -> None:
                     for one, (x, _) in zip(found, pairs, strict=True)
                 ]
                 row[f"{name}_mean"] = round(sum(row[name]) / len(row[name]), 4)
-            with asked.out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            append_lines(asked.out, row)
             print(row["defense"], seed, row["static_mean"], row["adaptive_mean"], flush=True)
 
 

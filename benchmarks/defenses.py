@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.json_lines import append_lines, kept_lines
 from leakgauge.audit import Case, embedded
 from leakgauge.audit.control import fresh
 from leakgauge.audit.evaluate import assess
@@ -118,7 +119,7 @@ def main() -> None:
             setups[case.mode] = setup
         return setups[case.mode]
 
-    known = [json.loads(line) for line in asked.out.read_text().splitlines()] if asked.out.exists() else []
+    known = kept_lines(asked.out)
     plainest = {"attack": "strongest", "reveal": ["size"]}
     done = {json.dumps([{**plainest, **row}[name] for name in KEY]) for row in known}
     for spec in asked.only:
@@ -144,8 +145,7 @@ def main() -> None:
                 if spec.startswith("local")
                 else trial(base, spec, load, train, asked.releases)
             )
-            with asked.out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            append_lines(asked.out, row)
             print(json.dumps(row), flush=True)
 
 

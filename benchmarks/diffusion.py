@@ -24,6 +24,7 @@ import torch
 
 from benchmarks import generative
 from benchmarks.generative import table
+from benchmarks.json_lines import read_lines, write_lines
 from leakgauge.attacks import diffusion, diffusion_guided
 from leakgauge.attacks.diffusion import WithDiffusion
 from leakgauge.audit.case import Case
@@ -138,8 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     if given.show:
-        lines = [line for path in given.show for line in path.read_text("utf-8").splitlines()]
-        print(table([row for row in map(json.loads, lines) if "case" in row]))
+        print(table([row for path in given.show for row in read_lines(path) if "case" in row]))
         return
     facts = {"torch": torch.__version__, "device": "cpu", "threads": 1, "seed": 0}
     rows: list[dict[str, object]] = []
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _write(out: Path | None, rows: Sequence[dict[str, object]]) -> None:
     if out is not None:
-        out.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        write_lines(out, rows)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.json_lines import append_lines
 from leakgauge.attacks import diffusion, falling_variation, inverting_gradients
 from leakgauge.attacks.diffusion import Learning, WithDiffusion
 from leakgauge.audit.case import Case
@@ -84,8 +85,7 @@ class Rows:
             "seconds": round(seconds, 1),
         }
         print(json.dumps(row), flush=True)
-        with self.out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        append_lines(self.out, row)
 
     def both(self, study: str, victim: Victim, shared: Shared, **facts: object) -> None:
         steps, plain = (20, 20) if self.quick else (100, 200)

@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.json_lines import write_lines
 from leakgauge.channels import Gradient
 from leakgauge.core import Mode, Pixels, Victim, share
 from leakgauge.engine import TF32, BFloat16, Exact, Observed, Precision
@@ -267,7 +268,7 @@ def main() -> None:
                     own=options.own,
                 )
     if options.out is not None:
-        options.out.write_text("".join(json.dumps(r) + "\n" for r in results), encoding="utf-8")
+        write_lines(options.out, results)
 
 
 if __name__ == "__main__":

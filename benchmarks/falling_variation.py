@@ -11,7 +11,6 @@ one thing from row to row. On CIFAR-10's ResNet18 the same search is the positiv
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.json_lines import read_lines, write_lines
 from leakgauge.attacks import falling_variation, inverting_gradients
 from leakgauge.audit.case import Case
 from leakgauge.audit.scoring import score
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true")
     given = parser.parse_args(arguments)
     if given.show is not None:
-        print(table([json.loads(line) for line in given.show.read_text().splitlines()]))
+        print(table(read_lines(given.show)))
         return
     if given.quick:
         given.models, given.images, given.steps = ["cnn"], 1, 8
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for model in given.models:
         rows += measured(model, images=given.images, steps=given.steps)
         if given.out is not None:
-            given.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            write_lines(given.out, rows)
     print(table(rows))
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks.json_lines import write_lines
 from leakgauge.channels import Gradient
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.engine import TF32, ByRules, Fused, Observed, Precision, RecordedStep, Replay
@@ -116,7 +117,7 @@ def main() -> None:
         )
         print(json.dumps(lines[-1]), flush=True)
     if given.out is not None:
-        given.out.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        write_lines(given.out, lines)
 
 
 if __name__ == "__main__":

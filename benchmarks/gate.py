@@ -9,7 +9,6 @@ closed forms on the update that it makes (no probe). The gate is timed five time
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
+from benchmarks.json_lines import append_lines
 from leakgauge.channels import FedAvg
 from leakgauge.core import Pixels, Victim
 from leakgauge.integrations.gate import Gate
@@ -56,8 +56,7 @@ def main() -> None:
         "gate_seconds": round(seconds, 4), "share": round(seconds / round_seconds, 5), "leaks": found.leaks,
         "refusals": dict(found.refusals),
     }  # fmt: skip
-    with asked.out.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    append_lines(asked.out, row)
     print(row)
 
 

@@ -11,13 +11,13 @@ attacks have 400 steps; the prior's last quarter is among pixels, in one row non
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from benchmarks.json_lines import read_lines, write_lines
 from leakgauge.attacks import generative_prior, inverting_gradients
 from leakgauge.audit.case import Case
 from leakgauge.audit.null import null_run
@@ -93,8 +93,7 @@ def main() -> None:
     parser.add_argument("--show", type=Path, nargs="+")
     given = parser.parse_args()
     if given.show:
-        lines = [line for path in given.show for line in path.read_text("utf-8").splitlines()]
-        print(table([row for row in map(json.loads, lines) if "case" in row]))
+        print(table([row for path in given.show for row in read_lines(path) if "case" in row]))
         return
     cases = ("cnn", "vit, 99 % pruned") if given.quick else [name for name in CASES if given.cases in name]
     rows = []
@@ -104,7 +103,7 @@ def main() -> None:
         )
         if given.out:
             facts = {"torch": torch.__version__, "device": "cpu", "seed": 0}
-            given.out.write_text("".join(json.dumps(row) + "\n" for row in (facts, *rows)), "utf-8")
+            write_lines(given.out, (facts, *rows))
     print(table(rows))
 
 

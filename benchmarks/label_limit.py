@@ -15,7 +15,6 @@ to B·p̄ = n + B·∂b, linear, on N batches, with the penalty that is best on 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.json_lines import append_lines
 from benchmarks.label_rules import CLASSES, FAMILIES, MIDDLE, REPORTED, counts, nearest_counts, train
 from leakgauge.channels import Gradient
 from leakgauge.core import Observation, Pixels, Victim
@@ -166,8 +166,7 @@ def main() -> None:
             rows += new
             print(table(new), flush=True)
             if out is not None:
-                with out.open("a", encoding="utf-8") as stream:
-                    stream.write("".join(json.dumps(row) + "\n" for row in new))
+                append_lines(out, *new)
     print(table(rows))
 
 

@@ -24,7 +24,6 @@ with the next one.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +34,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.json_lines import append_lines, kept_lines, read_lines
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import Auxiliary, Channel, Observation, Pixels, Size, Victim, share
 from leakgauge.data.embedded import MEAN, STD, fashion
@@ -301,10 +301,6 @@ def calibration(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one small network, batches of 8 and 32")
@@ -318,9 +314,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.source is not None:
-        print(tables(read_rows(options.source)))
+        print(tables(read_lines(options.source)))
         return
-    rows = [] if options.out is None else read_rows(options.out)
+    rows = kept_lines(options.out)
     done = {(row["family"], row["epochs"]) for row in rows}
     part = TUNED if options.tune else REPORTED
     draws = {8: 2, 32: 2} if options.quick else {size: DRAWS[size] for size in options.sizes}
@@ -331,8 +327,7 @@ def main() -> None:
             new = list(rows_of(family, epochs, part, draws=draws))
             rows += new
             if options.out is not None:
-                with options.out.open("a", encoding="utf-8") as stream:
-                    stream.write("".join(json.dumps(row) + "\n" for row in new))
+                append_lines(options.out, *new)
     print(tables(rows))
 
 

@@ -20,7 +20,6 @@ right if it said so. Rows that --out holds already are not computed again.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
 import time
@@ -35,6 +34,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from benchmarks.json_lines import append_lines, kept_lines, read_lines
 from benchmarks.token_spans import Bfloat16, mean, table
 from leakgauge.attacks import span_limits, token_spans
 from leakgauge.audit import TextScores, score_text
@@ -249,29 +249,23 @@ def main() -> None:
     if options.device == "cpu":
         torch.set_num_threads(1)
     if options.source is not None:
-        print(table([json.loads(line) for line in options.source.read_text(encoding="utf-8").splitlines()]))
+        print(table(read_lines(options.source)))
         return
     if options.rescore is not None:
         padding = loaded(options.model, "cpu").tokenizer.padding
-        with options.out.open("a", encoding="utf-8") as stream:
-            for line in options.rescore.read_text(encoding="utf-8").splitlines():
-                row = json.loads(line)
-                if row["part"] in options.parts:
-                    own = batch_of(row, options.model, options.sentences, "cpu")
-                    stream.write(json.dumps(rescored(row, *own, padding)) + "\n")
+        for row in read_lines(options.rescore):
+            if row["part"] in options.parts:
+                own = batch_of(row, options.model, options.sentences, "cpu")
+                append_lines(options.out, rescored(row, *own, padding))
         return
-    rows: list[dict[str, Any]] = []
-    began = time.monotonic()
-    if options.out is not None and options.out.is_file():
-        rows = [json.loads(line) for line in options.out.read_text(encoding="utf-8").splitlines()]
+    rows, began = kept_lines(options.out), time.monotonic()
     for part in options.parts:
         for key in cases(part, options.first, options.batches):
             if any(key.items() <= row.items() for row in rows) or time.monotonic() - began > options.seconds:
                 continue
             rows.append(run(key, options.model, options.sentences, options.device))
             if options.out is not None:
-                with options.out.open("a", encoding="utf-8") as stream:
-                    stream.write(json.dumps(rows[-1]) + "\n")
+                append_lines(options.out, rows[-1])
     print(table(rows))
 
 

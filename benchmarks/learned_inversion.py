@@ -12,7 +12,6 @@ pairs. Settings were chosen on images 0 to 19. One decoder serves all attacked b
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.json_lines import append_lines
 from leakgauge.attacks import learned_inversion
 from leakgauge.audit import Case, embedded
 from leakgauge.audit.case import DEFENSES
@@ -81,8 +81,7 @@ def main() -> None:
                 ]
                 row[name], row[f"{name}_ssim"] = found[0].notes[0], round(sum(scores) / len(scores), 4)
                 row[f"{name}_spread"] = [round(one, 3) for one in sorted(scores)]
-            with asked.out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            append_lines(asked.out, row)
             print(spec, asked.batch, seed, *(row.get(f"{n}_ssim") for n in ("static", "adaptive", "null")), flush=True)
 
 

@@ -12,7 +12,6 @@ holds); a cell gives the mean and the range over rounds. Seed 0 for weights, ser
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +20,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from benchmarks.json_lines import read_lines, write_lines
 from leakgauge.audit.case import Case
 from leakgauge.audit.scoring import score
 from leakgauge.audit.session import Setup, embedded, set_up
@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("--show", type=Path)
     given = parser.parse_args()
     if given.show is not None:
-        kept = [json.loads(line) for line in given.show.read_text("utf-8").splitlines()][1:]
+        kept = read_lines(given.show)[1:]
         print(
             table([Row(**{**one, **{name: tuple(one[name]) for name in ("read", "psnr", "target")}}) for one in kept])
         )
@@ -207,7 +207,7 @@ def main() -> None:
             "quick": given.quick,
             "torch": str(torch.__version__),
         }
-        given.out.write_text("".join(json.dumps(one) + "\n" for one in [facts, *map(asdict, rows)]), "utf-8")
+        write_lines(given.out, [facts, *map(asdict, rows)])
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from benchmarks.json_lines import read_lines, write_lines
 from leakgauge.attacks import april, idlg, inverting_gradients, tag, tag_read_labels
 from leakgauge.audit.scoring import score
 from leakgauge.audit.session import one_of_each_class
@@ -124,7 +125,7 @@ def table(rows: list[Row]) -> str:
 
 
 def read(files: list[Path]) -> list[Row]:
-    lines = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = [line for file in files for line in read_lines(file)]
     return [Row(**line) for line in lines if "recipe" in line]
 
 
@@ -150,7 +151,7 @@ def main() -> None:
             lines.append(asdict(rows[-1]))
             print(json.dumps(lines[-1] | {"attack": ""}), flush=True)
             if options.out is not None:  # line by line, so that a run that is stopped leaves what it has
-                options.out.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+                write_lines(options.out, lines)
     print(table(rows))
 
 

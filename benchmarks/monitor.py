@@ -26,6 +26,7 @@ import torch
 from scipy.stats import binom
 from torch import nn
 
+from benchmarks.json_lines import write_lines
 from leakgauge.models.lenet import LeNet
 from leakgauge.monitor import Monitor, watch
 from leakgauge.monitor.paper import PaperSchedule, Reading, paper_mode
@@ -166,7 +167,7 @@ def main() -> None:
             lines.append(measure_paper(reading))
             print(json.dumps(lines[-1]), flush=True)
     if options.out is not None:
-        options.out.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        write_lines(options.out, lines)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.json_lines import write_lines
 from leakgauge.data.embedded import MEAN, STD, fashion
 from leakgauge.models.cnn import CNN
 from leakgauge.models.lenet import LeNet
@@ -118,7 +119,7 @@ def main() -> None:
                 lines.append(training(name, optimizer, seed=seed, steps=options.steps))
                 print(json.dumps(lines[-1]), flush=True)
     if options.out is not None:
-        options.out.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        write_lines(options.out, lines)
 
 
 if __name__ == "__main__":

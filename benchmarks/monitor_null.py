@@ -10,12 +10,12 @@ batches alike. The truth is 1/16 for top-1. InfoNCE is a lower bound with a mean
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.json_lines import write_lines
 from leakgauge.monitor import Monitor
 
 WIDTH, FEATURES, BATCH = 64, 16, 8
@@ -83,7 +83,7 @@ def main() -> None:
     streams, steps = (10, 160) if options.quick else (options.streams, options.steps)
     rows = [stream(kind, steps=steps, seed=seed) for kind in ("noise", "past", "constant") for seed in range(streams)]
     if options.out is not None:
-        options.out.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        write_lines(options.out, rows)
     print(table(rows))
 
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.engine import DEVICE, Case, prepared, rounds
+from benchmarks.json_lines import write_lines
 from leakgauge.channels import Gradient
 from leakgauge.core import Victim
 from leakgauge.engine import ByRules, Observed, Reference, Replay, VmapReplay
@@ -133,7 +134,7 @@ def main() -> None:
             )
             print(json.dumps(lines[-1]), flush=True)
     if given.out is not None:
-        given.out.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        write_lines(given.out, lines)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,12 @@ python -m benchmarks.plot_engine
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from benchmarks.json_lines import read_lines
 
 HERE = Path(__file__).parent
 PICTURES = HERE.parent / "docs/images"
@@ -74,8 +75,7 @@ def drawn(title: str, panels: list[list[str]]) -> str:
 
 
 def rows_of(name: str) -> list[Row]:
-    lines = (HERE / "results" / name).read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines[1:]]
+    return read_lines(HERE / "results" / name)[1:]
 
 
 def against_restarts() -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.engine import DEVICE, PRECISIONS
+from benchmarks.json_lines import write_lines
 from leakgauge.attacks import inverting_gradients
 from leakgauge.channels import Gradient
 from leakgauge.core import Pixels, Victim, share
@@ -60,7 +61,7 @@ def main() -> None:
         )
         print(json.dumps(lines[-1]), flush=True)
     if options.out is not None:
-        options.out.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        write_lines(options.out, lines)
 
 
 if __name__ == "__main__":

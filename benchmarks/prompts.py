@@ -12,7 +12,6 @@ genie is asked for ``--genie`` places of each prompt, and the attack runs ``--tr
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from dataclasses import asdict, replace
@@ -21,6 +20,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.json_lines import append_lines, kept_lines, read_lines
 from leakgauge.data.sentences import read_sentences
 from leakgauge.integrations.language import load_language
 from leakgauge.split.prompts import Protection, scan_prompts
@@ -69,16 +69,14 @@ def main() -> None:
     if options.device == "cpu":
         torch.set_num_threads(1)
     if options.source is not None:
-        print(table([json.loads(line) for line in options.source.read_text(encoding="utf-8").splitlines()]))
+        print(table(read_lines(options.source)))
         return
     found, texts = load_language(options.model), read_sentences(options.sentences).texts
     encoded = (torch.tensor(found.tokenizer.encode(one)) for one in texts[PUBLIC:])
     prompts = [ids[:TOKENS] for ids in encoded if len(ids) >= TOKENS][: options.prompts]
     public = found.ids(texts[: options.public], 2 * TOKENS)
     victim = replace(found, model=found.model.to(options.device)).victim(2 * TOKENS)
-    rows: list[dict[str, Any]] = []
-    if options.out is not None and options.out.is_file():
-        rows = [json.loads(line) for line in options.out.read_text(encoding="utf-8").splitlines()]
+    rows = kept_lines(options.out)
     started = time.monotonic()
     for part in options.parts:
         for cut in options.cuts:
@@ -92,8 +90,7 @@ def main() -> None:
                 )
                 rows.append({"part": part, **asdict(risk), "cpu_seconds": round(time.perf_counter() - began, 1)})
                 if options.out is not None:
-                    with options.out.open("a", encoding="utf-8") as stream:
-                        stream.write(json.dumps(rows[-1]) + "\n")
+                    append_lines(options.out, rows[-1])
     print(table(rows))
 
 

@@ -36,6 +36,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.json_lines import append_lines
 from leakgauge.channels import Aggregate, Features, FedAvg, Gradient
 from leakgauge.channels.facts import clients as clients_of
 from leakgauge.core import Pixels, Victim
@@ -219,8 +220,7 @@ def main() -> None:
 def write(row: dict[str, Any], out: Path | None) -> None:
     print(json.dumps(row), flush=True)
     if out:
-        with out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        append_lines(out, row)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ image of the result has a PSNR of 60 dB to it, and a certificate is false if non
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.json_lines import append_lines, read_lines
 from leakgauge.attacks import relu_batches
 from leakgauge.channels import Gradient
 from leakgauge.core import Auxiliary, Pixels, Size, Victim, share
@@ -209,7 +209,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.source is not None:
-        rows = [json.loads(line) for line in options.source.read_text(encoding="utf-8").splitlines()]
+        rows = read_lines(options.source)
         print("\n\n".join(filter(None, (table(rows), table_behind(rows)))))
         return
     rows = list[dict[str, Any]]()
@@ -217,8 +217,7 @@ def main() -> None:
         for row in PARTS[part](options.first):
             rows.append(row)
             if options.out is not None:
-                with options.out.open("a", encoding="utf-8") as stream:
-                    stream.write(json.dumps(row) + "\n")
+                append_lines(options.out, row)
     print("\n\n".join(filter(None, (table(rows), table_behind(rows)))))
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.engine import CASES, DEVICE, prepared
+from benchmarks.json_lines import write_lines
 from leakgauge.channels import Gradient
 from leakgauge.core import Victim
 from leakgauge.engine import ByRules, Exact, Reference, Replayer
@@ -77,7 +78,7 @@ def main() -> None:
             results.append(compare(name, options.steps))
             print(json.dumps(results[-1]), flush=True)
     if options.out is not None:
-        options.out.write_text("".join(json.dumps(r) + "\n" for r in results), encoding="utf-8")
+        write_lines(options.out, results)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.engine import CASES, DEVICE, PRECISIONS, Case, clock, our_search, plain_step, prepared, rounds
+from benchmarks.json_lines import write_lines
 from benchmarks.roofline import Ceilings, ceilings, work
 from leakgauge.models.vit import ViT
 from reproductions.common.networks.resnet import ResNet18
@@ -123,7 +124,7 @@ def main() -> None:
                 results.append(row)
                 print(json.dumps(row), flush=True)
                 if options.out is not None:  # after every row: a long run may be cut short
-                    options.out.write_text("".join(json.dumps(r) + "\n" for r in results), encoding="utf-8")
+                    write_lines(options.out, results)
 
 
 if __name__ == "__main__":

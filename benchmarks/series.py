@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.json_lines import append_lines
 from leakgauge import Series, Victim
 from leakgauge.attacks import inverting_gradients, smooth_series, strongest
 from leakgauge.audit.null import null_run
@@ -101,8 +102,7 @@ def main() -> None:
                     "mismatch": layer_mismatch(victim, seen, found.x, y), "at_truth": layer_mismatch(victim, seen, x, y),
                 }  # fmt: skip
                 print(json.dumps(row), flush=True)
-                with options.out.open("a") as lines:
-                    lines.write(json.dumps(row) + "\n")
+                append_lines(options.out, row)
 
 
 if __name__ == "__main__":

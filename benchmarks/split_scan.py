@@ -6,7 +6,6 @@ python -m benchmarks.split_scan [--out benchmarks/results/split_scan_cpu.jsonl]
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.json_lines import write_lines
 from leakgauge import Defense, Pixels, Victim
 from leakgauge.data import MEAN, STD, fashion
 from leakgauge.defenses import GaussianNoise, MaskChannels, PruneChannels, Quantize
@@ -67,7 +67,7 @@ def main() -> None:
         lines.append(asdict(row) | {"defenses": repr(defenses)})
         print(f"{AT}: FVU {row.fvu:.3f}, accuracy {row.accuracy}, {' + '.join(map(repr, defenses))}")
     lines.append({"cpu_seconds": took, "torch": torch.__version__, "seed": options.seed})
-    options.out.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    write_lines(options.out, lines)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.json_lines import append_lines, kept_lines, read_lines
 from leakgauge.attacks import dlg, inverting_gradients, strongest, tag_read_labels
 from leakgauge.audit.scoring import score
 from leakgauge.audit.session import one_of_each_class
@@ -98,12 +99,6 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def read_rows(path: Path | None) -> list[dict[str, Any]]:
-    if path is None or not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=PARTS, default="reported")
@@ -119,9 +114,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.source is not None:
-        print(table(read_rows(options.source)))
+        print(table(read_lines(options.source)))
         return
-    rows = read_rows(options.out)
+    rows = kept_lines(options.out)
     done = {tuple(row[key] for key in KEY) for row in rows}
     for number in range(options.batches):
         for size in options.sizes:
@@ -134,8 +129,7 @@ def main() -> None:
                         rows.append(row)
                         print(json.dumps(row), flush=True)
                         if options.out is not None:
-                            with options.out.open("a", encoding="utf-8") as stream:
-                                stream.write(json.dumps(row) + "\n")
+                            append_lines(options.out, row)
     print(table(rows))
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.json_lines import append_lines
 from leakgauge.attacks import tableak, tables
 from leakgauge.attacks.tableak import pool
 from leakgauge.audit.tables import evaluate_table, score_table
@@ -121,8 +122,7 @@ def timed(data: TableData, x: Tensor, size: int) -> dict[str, Any]:
 def write(row: dict[str, Any], out: Path | None) -> None:
     print(json.dumps(row), flush=True)
     if out:
-        with out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        append_lines(out, row)
 
 
 def main() -> None:

@@ -18,7 +18,6 @@ said so before. A certificate is false if its sentence is not in the batch. The 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from benchmarks.json_lines import append_lines, kept_lines, read_lines
 from leakgauge.attacks import span_limits, token_spans
 from leakgauge.audit import score_text
 from leakgauge.channels import FedAvg, Gradient
@@ -281,19 +281,16 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.source is not None:
-        print(table([json.loads(line) for line in options.source.read_text(encoding="utf-8").splitlines()]))
+        print(table(read_lines(options.source)))
         return
-    rows: list[dict[str, Any]] = []
-    if options.out is not None and options.out.is_file():
-        rows = [json.loads(line) for line in options.out.read_text(encoding="utf-8").splitlines()]
+    rows = kept_lines(options.out)
     for part in options.parts:
         for key in cases(part, options.first, options.batches):
             if any(key.items() <= row.items() for row in rows):
                 continue
             rows.append(run(key))
             if options.out is not None:
-                with options.out.open("a", encoding="utf-8") as stream:
-                    stream.write(json.dumps(rows[-1]) + "\n")
+                append_lines(options.out, rows[-1])
     print(table(rows))
 
 

@@ -11,7 +11,6 @@ cut leaks; one that never does is the very training that was done for the table,
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -21,6 +20,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.json_lines import append_lines, kept_lines, write_lines
 from leakgauge.attacks.decoder import DecoderInverter, fit_on
 from leakgauge.audit.case import Case
 from leakgauge.audit.questions.split import parted
@@ -55,10 +55,7 @@ class Decoders:
 
     def __post_init__(self) -> None:
         self.auxiliary, self.test = parted(self.setup)
-        for line in (
-            [] if self.table is None or not self.table.is_file() else self.table.read_text("utf-8").splitlines()
-        ):
-            row = json.loads(line)
+        for row in kept_lines(self.table):
             if "enough" in row:
                 key = row["cut"], row["epochs"], row["enough"]
                 self.stopped[key] = row["fvu"], row["cpu_seconds"], row["trained"]
@@ -68,8 +65,7 @@ class Decoders:
 
     def _keep(self, row: dict[str, Any]) -> None:
         if self.table is not None:
-            with self.table.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(row) + "\n")
+            append_lines(self.table, row)
 
     def full(self, cut: str, epochs: int) -> Trained:
         if (cut, epochs) not in self.whole:
@@ -142,7 +138,7 @@ def main() -> None:
         "threads": 1,
     }  # fmt: skip
     if options.out is not None:
-        options.out.write_text("".join(json.dumps(line) + "\n" for line in [about, *rows, *lines]), encoding="utf-8")
+        write_lines(options.out, [about, *rows, *lines])
 
 
 @dataclass
