@@ -217,7 +217,7 @@ def run_summary(
     lines += [*_gate(records, limit), ""]
     rows = [_row(record) for record in records]
     head = ("set-up", "verdict", "SSIM", "PSNR", "null PSNR", "why")
-    lines += [*_table(head, rows[:ROWS]), ""] if rows else []
+    lines += _table(head, rows[:ROWS])
     lines += [f"- **{plain(v.asked)}** {plain(v.badge)}: {plain(v.text)}" for v in answered[1:]]
     lines += [""] if answered[1:] else []
     advice = advise(findings)
@@ -225,7 +225,7 @@ def run_summary(
         lines += ["**What to do**", ""]
         lines += [f"{i}. **{plain(one.title)}** {plain(one.why)}" for i, one in enumerate(advice[:ADVICE], 1)]
         lines.append("")
-    inner = [*_table(head, rows[ROWS:]), ""] if rows[ROWS:] else []
+    inner = _table(head, rows[ROWS:])
     for verdict in answered:
         inner += [f"- {plain(verdict.asked)}"]
         inner += [f"  - {plain(kind)}: {plain(what)}" for kind, what in verdict.assumptions]
@@ -250,7 +250,7 @@ def comparison_summary(found: Comparison) -> str:
         for pair in found.cases
     ]  # fmt: skip
     head = ("set-up", "before", "after", "change", "SSIM", "PSNR")
-    lines += [*_table(head, rows[:ROWS]), ""] if rows else []
+    lines += _table(head, rows[:ROWS])
     others = [
         (
             plain(c.what),
@@ -261,9 +261,9 @@ def comparison_summary(found: Comparison) -> str:
         )
         for c in found.changes
     ]
-    lines += [*_table(("also", "before", "after", "change", "note"), others[:ROWS]), ""] if others else []
-    inner = [*_table(head, rows[ROWS:]), ""] if rows[ROWS:] else []
-    inner += [*_table(("also", "before", "after", "change", "note"), others[ROWS:]), ""] if others[ROWS:] else []
+    lines += _table(("also", "before", "after", "change", "note"), others[:ROWS])
+    inner = _table(head, rows[ROWS:])
+    inner += _table(("also", "before", "after", "change", "note"), others[ROWS:])
     for pair in found.cases:
         inner += [f"- {code(pair.name)}: {plain(note)}" for note in (*pair.notes, *_spreads(pair.differences))]
     inner += [f"- only before: {code(name)}" for name in found.only_before]
@@ -314,7 +314,8 @@ def _spreads(differences: Iterable[Difference]) -> list[str]:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+    """With an empty line after it; nothing without rows."""
+    return [*(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)), ""] if rows else []
 
 
 def _folded(title: str, inner: Sequence[str]) -> list[str]:
