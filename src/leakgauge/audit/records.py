@@ -189,10 +189,7 @@ SCORED = ("scores", "null", "baseline", "start")
 
 def to_json(record: Record) -> dict[str, Any]:
     """Plain fields. Infinite values (a perfect PSNR) become the strings "inf" and "-inf"."""
-    fields = asdict(record)
-    for name in SCORED:
-        scores: Scores | None = getattr(record, name)
-        fields[name] = None if scores is None else scores.summary()
+    fields = with_summaries(record, SCORED)
     fields["local"] = None if record.local is None else asdict(record.local)
     return infinity_as_text(fields)
 
@@ -207,6 +204,12 @@ def from_json(fields: dict[str, Any]) -> Record:
         if scores is not None and len(scores.ssim) != record.case.images:
             raise Misfit(f"{name} should hold a value for each of the {record.case.images} images of the case")
     return replace(record, command=safe_command(record.command))
+
+
+def with_summaries(record: Any, scored: Sequence[str]) -> dict[str, Any]:
+    """The fields of a record, with a summary in place of each of its :class:`Scores`."""
+    scores: dict[str, Scores | None] = {name: getattr(record, name) for name in scored}
+    return {**asdict(record), **{name: None if one is None else one.summary() for name, one in scores.items()}}
 
 
 BY_METRIC = ("restarts", "intervals")

@@ -18,7 +18,7 @@ from leakgauge.audit.cause import TruthTest
 from leakgauge.audit.files import JsonLines, infinity_as_text, safe_command
 from leakgauge.audit.migrate import migrated_defense
 from leakgauge.audit.questions import Question
-from leakgauge.audit.records import FORMAT, Status, with_infinity
+from leakgauge.audit.records import FORMAT, Status, with_infinity, with_summaries
 from leakgauge.audit.scoring import Scores
 from leakgauge.audit.typed import typed
 from leakgauge.audit.verdict import Evidence, Outcome, Verdict
@@ -243,11 +243,7 @@ SCORED = ("scores", "null", "baseline")
 
 def to_json(record: DefenseRecord) -> dict[str, Any]:
     """Plain fields. Infinite values (a perfect PSNR) become strings."""
-    fields = asdict(record)
-    for name in SCORED:
-        scores: Scores | None = getattr(record, name)
-        fields[name] = None if scores is None else scores.summary()
-    return infinity_as_text(fields)
+    return infinity_as_text(with_summaries(record, SCORED))
 
 
 def from_json(fields: dict[str, Any]) -> DefenseRecord:
