@@ -94,7 +94,7 @@ def split_of(plan: ScanPlan, found: Sequence[CutRecord], end: Conclusion | None)
     refusals = [str(record.risk["refusal"]) for record in found if record.risk.get("refusal")]
     if found and len(refusals) == len(found):
         return Unanswered("split", "; ".join(dict.fromkeys(refusals)))
-    names = [str(cut["name"]) for cut in plan.cuts]
+    names = plan.names
     trained = [record for record in found if record.attack == DECODER]
 
     def larger_than(size: float) -> tuple[str, ...]:

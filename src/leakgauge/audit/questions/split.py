@@ -224,13 +224,16 @@ class ScanRun:
 
     def __post_init__(self) -> None:
         self.known = {record.key: record for record in read(self.folder)}
-        self.names = [str(cut["name"]) for cut in self.plan.cuts]
         self.auxiliary, self.test = parted(self.setup)
         self.case = self.plan.case
         self.defenses = self.case.build_defenses()
         if self.whitebox is None:
             limit = WORK if self.plan.budget is None else WHITEBOX_SHARE * self.plan.budget * FLOPS_A_SECOND
             self.whitebox = WhiteBox(work=min(WORK, limit))
+
+    @property
+    def names(self) -> list[str]:
+        return self.plan.names
 
     def __call__(self) -> Conclusion:
         """Does what is not done yet, and concludes."""
@@ -294,7 +297,6 @@ class ScanRun:
             self.plan, cuts=tuple(self.plan.cuts[place] for place in kept), notes=(*self.plan.notes, note)
         )
         save_plan(self.folder, self.plan)
-        self.names = [str(cut["name"]) for cut in self.plan.cuts]
 
     def _ridge_at(self, names: list[str]) -> dict[str, float]:
         """FVU of ridge regression by cut; what is known is not attacked again."""

@@ -76,6 +76,11 @@ class ScanPlan:
     recognised: float = 1.0
     data: DataFacts = USUAL
 
+    @property
+    def names(self) -> list[str]:
+        """Of the cuts, by depth."""
+        return [str(cut["name"]) for cut in self.cuts]
+
 
 @dataclass(frozen=True)
 class CutRecord:
@@ -203,8 +208,7 @@ ANOTHER = "move it away, or scan again into another folder"
 
 def _decode_plan(found: Any) -> ScanPlan:
     plan = typed(ScanPlan, migrated_run(typed(Mapping[str, Any], found)))
-    names = [cut["name"] for cut in plan.cuts]
-    if not names or len(set(names)) < len(names):
+    if not plan.names or len(set(plan.names)) < len(plan.names):
         raise Misfit("cuts should name at least one cut, and none of them twice")
     return replace(plan, command=safe_command(plan.command))
 
@@ -212,7 +216,7 @@ def _decode_plan(found: Any) -> ScanPlan:
 def _decode_conclusion(found: Any, plan: ScanPlan) -> Conclusion:
     """The conclusion, which speaks of the cuts of the plan."""
     end = typed(Conclusion, migrated_conclusion(typed(Mapping[str, Any], found)))
-    names = {cut["name"] for cut in plan.cuts}
+    names = set(plan.names)
     for name in ("envelope", "by_depth"):
         if len(getattr(end, name)) != len(names):
             raise Misfit(f"{name} should hold a number for each of the {len(names)} cuts in {PLAN}")
@@ -229,7 +233,7 @@ def _pretty(thing: ScanPlan | Conclusion) -> bytes:
 
 def conclude(plan: ScanPlan, records: Sequence[CutRecord], zone: Zone | None) -> Conclusion:
     """From all records of a scan, and the zone that the search found (None: the records alone decide), to one recommendation."""
-    names = [str(cut["name"]) for cut in plan.cuts]
+    names = plan.names
     best = [least_fvu(records, name) for name in names]
     curve = envelope(best)
     if zone is None:

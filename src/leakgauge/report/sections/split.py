@@ -60,7 +60,7 @@ def section(folder: Path, statement: Statement) -> dict[str, Any]:
     """All that the template shows of the scan in ``folder``."""
     plan, records, end = store.read_plan(folder), store.read(folder), store.read_conclusion(folder)
     found = split_of(plan, records, end)
-    names = [str(cut["name"]) for cut in plan.cuts]
+    names = plan.names
     ridge = {r.cut: r for r in records if r.attack == RIDGE}
     decoded = {name: store.strongest(records, name, DECODER) for name in names}
     computed = {r.cut: r for r in records if r.attack == LEAST_SQUARES}
