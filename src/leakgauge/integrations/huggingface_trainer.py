@@ -64,9 +64,8 @@ def trainer_monitor(*, out: str | Path | None = None, **options: Any) -> Any:
                     path.with_suffix(".part").replace(path)
 
         def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            if self.monitor is not None:
-                with self.monitor.guard.around("scoring the last block", then=self.monitor.close):
-                    self.monitor.flush()
+            if self._watched is not None:
+                self._watched.end_epoch()
 
         def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             if self._watched is not None:

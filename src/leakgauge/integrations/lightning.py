@@ -76,9 +76,8 @@ def lightning_monitor(*, out: str | Path | None = None, **options: Any) -> Any:
                     self.monitor.labels(y, unless_seen=True)
 
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-            if self.monitor is not None:
-                with self.monitor.guard.around("scoring the last block", then=self.monitor.close):
-                    self.monitor.flush()
+            if self._watched is not None:
+                self._watched.end_epoch()
 
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
             if self._watched is not None:

@@ -47,6 +47,11 @@ class Watched:
         self._recording = Recording(folder, settings)
         self.monitor = self._recording.attach(model, optimizer, given.pop("loss", None), **given)
 
+    def end_epoch(self) -> None:
+        """Scores what has been collected since the last report."""
+        with self.monitor.guard.around("scoring the last block", then=self.monitor.close):
+            self.monitor.flush()
+
     def finish(self, how: str = "finished", why: str = "") -> None:
         """Closes the monitor; with a folder also writes the last report and the page. ``how``: finished, interrupted or failed."""
         if self._recording is None:
