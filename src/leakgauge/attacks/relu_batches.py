@@ -16,6 +16,7 @@ from leakgauge.channels.facts import local_steps, require_gradients
 from leakgauge.core import Observation, Reconstruction, Victim
 from leakgauge.core.examples import example
 from leakgauge.core.randomness import private_randomness
+from leakgauge.engine.reference import outputs_of
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.errors.checked import checked
 from leakgauge.inversion.labels import batch_size
@@ -317,18 +318,9 @@ def _inputs(split: Factors, q: Tensor) -> tuple[Tensor, Tensor]:
 
 def _require_relu(victim: Victim, name: str, *, seed: int) -> None:
     """Runs noise through the public model: nothing may flow back to a unit of the layer where its output is negative."""
-    kept: list[Tensor] = []
-
-    def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        kept.append(output)
-
-    hook = victim.model.get_submodule(name).register_forward_hook(keep)
     noise = victim.to_input(victim.space.start(PROBES, torch.Generator().manual_seed(seed)))
-    try:
-        with torch.enable_grad(), private_randomness(seed, victim.device):
-            result = victim(noise.requires_grad_())
-    finally:
-        hook.remove()
+    with torch.enable_grad(), private_randomness(seed, victim.device), outputs_of(victim.model, name) as kept:
+        result = victim(noise.requires_grad_())
     if not isinstance(result, Tensor) or len(kept) != 1:
         raise Inapplicable(f"separating a batch needs a model that runs {name} once and returns a tensor")
     (slope,) = torch.autograd.grad(result.square().sum(), kept[0], allow_unused=True)

@@ -149,3 +149,14 @@ def capturing(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tens
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def outputs_of(model: nn.Module, name: str) -> Iterator[list[Any]]:
+    """Collects what the named module returns, once for each time it runs, while the block runs, then removes the hook."""
+    made: list[Any] = []
+    handle = model.get_submodule(name).register_forward_hook(lambda module, inputs, output: made.append(output))
+    try:
+        yield made
+    finally:
+        handle.remove()

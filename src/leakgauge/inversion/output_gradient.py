@@ -15,7 +15,7 @@ from leakgauge.channels.facts import is_gradient, require_shared
 from leakgauge.channels.output import Along
 from leakgauge.core import Loss, Observation, Signal, Victim
 from leakgauge.core.randomness import private_randomness
-from leakgauge.engine.reference import capturing
+from leakgauge.engine.reference import capturing, outputs_of
 from leakgauge.errors import Inapplicable
 from leakgauge.families import find_roles
 from leakgauge.inversion.beneath_head import Link, links_beneath, walk_down
@@ -271,18 +271,9 @@ def _last_layer(victim: Victim) -> str:
     name = find_roles(victim.model).head
     if name is None:
         raise Inapplicable("the model has no linear head")
-    made: list[object] = []
     still = replace(victim, mode="eval")
-
-    def keep(module: nn.Module, inputs: object, output: object) -> None:
-        made.append(output)
-
-    handle = still.model.get_submodule(name).register_forward_hook(keep)
-    try:
-        with torch.no_grad():
-            output = still(still.to_input(still.space.start(1, torch.Generator().manual_seed(0))))
-    finally:
-        handle.remove()
+    with torch.no_grad(), outputs_of(still.model, name) as made:
+        output = still(still.to_input(still.space.start(1, torch.Generator().manual_seed(0))))
     own = made[0] if len(made) == 1 else None
     if (
         not isinstance(own, Tensor)
