@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 
 from reproductions.common import drawing
 from reproductions.common.runner import Row, read, read_pictures
-from reproductions.privacy_tokens.claims import WRITTEN, rows_of
+from reproductions.privacy_tokens.claims import WRITTEN, mean, rows_of
 from reproductions.privacy_tokens.published import PUBLISHED
 
 SHOWN = {"lenet": (0, 8, 60, 200), "alexnet": (0, 30, 120, 200), "cnn": (0, 10, 20, 100), "mlp": (0, 10, 20, 100)}
@@ -183,7 +182,3 @@ def _noise(rows: list[Row], path: Path) -> None:
         ],
         title="The same noise early and late in training",
     )
-
-
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
