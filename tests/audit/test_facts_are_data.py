@@ -23,7 +23,7 @@ from leakgauge.audit.questions import split_records, training
 from leakgauge.audit.verdict import Outcome
 from tests.report.eight_setups import store_eight
 from tests.report.made_scan import make_scan
-from tests.report.made_training import make_monitored
+from tests.report.made_training import make_monitored, store_monitored
 from tests.report.test_defenses import write_into
 
 OLD = Path(__file__).parents[1] / "golden" / "run_0_1"
@@ -36,10 +36,7 @@ REPRESENTATIONS = {"attack", "channel"}
 def made_by_hand(folder: Path) -> None:
     folder.mkdir()
     store_eight(folder)
-    run = make_monitored()
-    for kind, lines in (("run", [run.about]), ("report", run.reports), ("end", [run.end])):
-        for line in lines:
-            training.append(folder, kind, line)
+    store_monitored(folder, make_monitored())
     make_scan(folder)
     write_into(folder)
 
@@ -55,9 +52,7 @@ def of_version_0_1(folder: Path) -> None:
     split_records.save_plan(folder, split_records.read_plan(OLD))
     watched = training.read(OLD)
     (folder / training.FILE).unlink()
-    for kind, lines in (("run", [watched.about]), ("report", watched.reports), ("end", [watched.end])):
-        for line in lines:
-            training.append(folder, kind, line)
+    store_monitored(folder, watched)
 
 
 def replaced(value: Any, count: list[int], *, within: str = "") -> Any:

@@ -38,7 +38,7 @@ from tests.made import TOLD, tried
 
 from .eight_setups import make_record
 from .made_scan import make_scan
-from .made_training import make_monitored
+from .made_training import make_monitored, store_monitored
 
 GONE = object()
 """Stands for a field that is missing."""
@@ -60,10 +60,7 @@ def make_run(folder: Path) -> Path:
     case = Case(batch_size=2)
     records.append(folder, make_record(folder, "one", name="one", batch=2))
     records.append(folder, make_record(folder, "two", name="two", batch=2, mode="train"))
-    watched = make_monitored(reports=4)
-    for kind, lines in (("run", [watched.about]), ("report", watched.reports), ("end", [watched.end])):
-        for line in lines:
-            training.append(folder, kind, line)
+    store_monitored(folder, make_monitored(reports=4))
     for sub_epoch in (0, 1):
         training.append(
             folder, "paper", {"sub_epoch": sub_epoch, "collected": 0.2, "decoy": 0.1, "null": 0.0, "held_out": None}

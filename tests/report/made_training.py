@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
+from leakgauge.audit.questions import training
 from leakgauge.audit.questions.training import MonitorRun
 
 from .eight_setups import VERSIONS
@@ -51,3 +53,9 @@ def make_monitored(*, reports: int = 30, alarm: bool = True, probe: bool = True,
     }  # fmt: skip
     end = {"how": "finished", "why": "", "step": 25 * reports, "seconds": 12.5}
     return MonitorRun(about=about, reports=tuple(lines), end=end)
+
+
+def store_monitored(folder: Path, run: MonitorRun) -> None:
+    for kind, lines in (("run", [run.about]), ("report", run.reports), ("end", [run.end])):
+        for line in lines:
+            training.append(folder, kind, line)

@@ -34,7 +34,7 @@ from leakgauge.report.page import render
 
 from .eight_setups import store_eight
 from .made_scan import make_scan
-from .made_training import make_monitored
+from .made_training import make_monitored, store_monitored
 from .test_defenses import write_into
 
 QUESTIONS = ("updates", "training", "split", "defenses")
@@ -84,10 +84,7 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Views:
     folder = tmp_path_factory.mktemp("runs") / "one"
     folder.mkdir()
     store_eight(folder)
-    run = make_monitored()
-    for kind, lines in (("run", [run.about]), ("report", run.reports), ("end", [run.end])):
-        for line in lines:
-            training.append(folder, kind, line)
+    store_monitored(folder, make_monitored())
     make_scan(folder)
     write_into(folder)
     other = folder.parent / "other"

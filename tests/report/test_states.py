@@ -12,13 +12,14 @@ import pytest
 from leakgauge.audit import plan as plans
 from leakgauge.audit.case import Case
 from leakgauge.audit.findings import read_findings
-from leakgauge.audit.questions import answers, training
+from leakgauge.audit.questions import answers
 from leakgauge.audit.questions.answers import Answer
 from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.records import Record, append
 from leakgauge.audit.wording import statements
 from leakgauge.errors import BadInput
 from leakgauge.report.page import render
+from tests.report.made_training import store_monitored
 
 
 def plan(folder: Path, *questions: str, cases: tuple[Case, ...] = ()) -> None:
@@ -89,11 +90,7 @@ def test_a_training_that_did_not_finish(tmp_path: Path, monitored: Callable[...,
     for how, word in (("finished", ""), ("interrupted", "not finished")):
         folder = tmp_path / how
         folder.mkdir()
-        run = replace(monitored(reports=2), end={"how": how, "step": 50})
-        training.append(folder, "run", run.about)
-        for report in run.reports:
-            training.append(folder, "report", report)
-        training.append(folder, "end", run.end)
+        store_monitored(folder, replace(monitored(reports=2), end={"how": how, "step": 50}))
         assert states(render(folder))["training"] == word
 
 

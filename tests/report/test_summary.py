@@ -11,11 +11,11 @@ import pytest
 from leakgauge.audit import records
 from leakgauge.audit.advice import SHOWN, advise
 from leakgauge.audit.findings import Findings, Unanswered, read_findings
-from leakgauge.audit.questions import training
 from leakgauge.audit.wording import LIMITS
 from leakgauge.report.page import write
 from leakgauge.report.sections.summary import section
 from leakgauge.report.templating import environment
+from tests.report.made_training import store_monitored
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +24,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, eight_records, monitored, sc
     folder = tmp_path_factory.mktemp("whole")
     eight_records(folder)
     scan_into(folder)
-    run = monitored()
-    training.append(folder, "run", run.about)
-    for report in run.reports:
-        training.append(folder, "report", report)
-    training.append(folder, "end", run.end)
+    store_monitored(folder, monitored())
     write(folder)
     return folder
 

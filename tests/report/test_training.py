@@ -20,6 +20,7 @@ from leakgauge.audit.wording import TOO_SHORT, statements, training_ended
 from leakgauge.errors import BadInput
 from leakgauge.report.page import live_section, write
 from leakgauge.report.sections import training
+from tests.report.made_training import store_monitored
 
 EVIL = '<script>alert("1")</script> & "quoted"'
 FIGURES = [
@@ -44,15 +45,8 @@ def text_of(page: str) -> str:
     return html.unescape(" ".join(re.sub(r"<[^>]+>", " ", body.replace("<wbr>", "")).split()))
 
 
-def save(folder: Path, run: MonitorRun) -> None:
-    monitor_records.append(folder, "run", run.about)
-    for report in run.reports:
-        monitor_records.append(folder, "report", report)
-    monitor_records.append(folder, "end", run.end)
-
-
 def test_a_run_of_the_monitor_alone(tmp_path: Path, monitored: Made):
-    save(tmp_path, monitored())
+    store_monitored(tmp_path, monitored())
     page = write(tmp_path).read_text("utf-8")
     text = text_of(page)
     assert f"Monitoring of {tmp_path.name}" in text
@@ -65,7 +59,7 @@ def test_a_run_of_the_monitor_alone(tmp_path: Path, monitored: Made):
 def test_a_run_with_attacks_and_a_monitored_training(tmp_path: Path, monitored: Made, eight: list[Record]):
     for record in eight:
         records.append(tmp_path, record)
-    save(tmp_path, monitored())
+    store_monitored(tmp_path, monitored())
     text = text_of(write(tmp_path).read_text("utf-8"))
     assert "from 8 recorded set-ups and a monitored training" in text
     assert "How does leakage move during training?" in text
@@ -78,7 +72,7 @@ def test_a_folder_with_neither(tmp_path: Path):
 
 def test_the_top_and_the_section_say_the_same_and_the_record_of_each_number_is_linked(tmp_path: Path, monitored: Made):
     run = monitored()
-    save(tmp_path, run)
+    store_monitored(tmp_path, run)
     page = write(tmp_path).read_text("utf-8").replace("<wbr>", "")
     found = training_of(run)
     assert isinstance(found, Training)
@@ -93,7 +87,7 @@ def test_numbers_from_too_few_steps_are_nowhere(tmp_path: Path, monitored: Made,
     run = monitored(reports=6)
     rough = {"privacy/pairs": pairs, "privacy/infonce_nats": 99.0}
     reports = tuple({**r, "scalars": {**r["scalars"], **rough}} for r in run.reports)
-    save(tmp_path, replace(run, reports=reports))
+    store_monitored(tmp_path, replace(run, reports=reports))
     text = text_of(write(tmp_path).read_text("utf-8")).split("Appendix")[0]
     assert text.count(TOO_SHORT) == 2  # at the top and in the section
     assert "99" not in text
@@ -172,7 +166,7 @@ def test_everything_is_escaped(tmp_path, monitored):
     about = {key: EVIL if isinstance(value, str) else value for key, value in run.about.items()}
     reports = tuple({**r, "notes": [EVIL], "skipped": {EVIL: 1}} for r in run.reports)
     run = MonitorRun(about=about, reports=reports, end={"how": "failed", "why": EVIL, "step": 1})
-    save(tmp_path, run)
+    store_monitored(tmp_path, run)
     page = write(tmp_path).read_text("utf-8")
     assert page.lower().count("<script") == 1  # our own
     assert page.count("&lt;script&gt;") > 8
@@ -182,7 +176,7 @@ def test_everything_is_escaped(tmp_path, monitored):
 def test_ids_are_unique_and_references_have_targets(tmp_path, monitored, eight):
     for record in eight:
         records.append(tmp_path, record)
-    save(tmp_path, monitored())
+    store_monitored(tmp_path, monitored())
     page = write(tmp_path).read_text("utf-8")
     ids = re.findall(r'\sid="([^"]+)"', page)
     assert len(ids) == len(set(ids))

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from leakgauge.audit.questions import training
+from tests.report.made_training import store_monitored
 
 
 @pytest.fixture(scope="session")
@@ -38,10 +38,6 @@ def whole_folder(tmp_path_factory: pytest.TempPathFactory, eight_records, monito
     """A run with set-ups, a monitored training and a scan of cuts; nothing about defenses."""
     folder = tmp_path_factory.mktemp("whole-audit")
     eight_records(folder)
-    run = monitored(name="encoder.layers.11.attention.output.dense.weight")
-    training.append(folder, "run", run.about)
-    for line in run.reports:
-        training.append(folder, "report", line)
-    training.append(folder, "end", run.end)
+    store_monitored(folder, monitored(name="encoder.layers.11.attention.output.dense.weight"))
     scan_into(folder)
     return folder
