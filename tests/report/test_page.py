@@ -28,6 +28,7 @@ from leakgauge.errors import BadInput
 from leakgauge.report.charts import pictures
 from leakgauge.report.page import render, write
 from tests.made import verdict
+from tests.report.reading import text_of
 
 EVIL = '<script>alert("1")</script> & "quoted"'
 
@@ -35,11 +36,6 @@ EVIL = '<script>alert("1")</script> & "quoted"'
 @pytest.fixture(scope="module")
 def page(run_folder: Path) -> str:
     return write(run_folder).read_text(encoding="utf-8")
-
-
-def text_of(page: str) -> str:
-    body = re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.S)
-    return html.unescape(" ".join(re.sub(r"<[^>]+>", " ", body.replace("<wbr>", "")).split()))
 
 
 def article(page: str, number: int) -> str:

@@ -21,6 +21,7 @@ from leakgauge.errors import BadInput
 from leakgauge.report.page import live_section, write
 from leakgauge.report.sections import training
 from tests.report.made_training import store_monitored
+from tests.report.reading import text_of
 
 EVIL = '<script>alert("1")</script> & "quoted"'
 FIGURES = [
@@ -38,11 +39,6 @@ def section(run: MonitorRun, *, live: bool = False) -> dict[str, Any]:
     found = training_of(run)
     known = Findings(training=found) if isinstance(found, Training) else Findings(unanswered=(found,))
     return training.section(run, statements(known)[1], live=live)
-
-
-def text_of(page: str) -> str:
-    body = re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.S)
-    return html.unescape(" ".join(re.sub(r"<[^>]+>", " ", body.replace("<wbr>", "")).split()))
 
 
 def test_a_run_of_the_monitor_alone(tmp_path: Path, monitored: Made):
