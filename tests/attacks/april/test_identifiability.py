@@ -99,33 +99,32 @@ def test_directions_made_of_noise_are_expected_to_be_lost(position_std, relative
     assert expected / 2 < error < 2 * expected
 
 
-def test_the_formula_on_a_small_system_by_hand():
+def small_system(*, tokens: float = 1.0) -> NoisySystem:
     """Two tokens of width three, two values a patch: A = diag(2, 1) over a row of zeros, P = diag(1, 4) over another."""
     position = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]], dtype=torch.float64)
     embedding = torch.tensor([[1.0, 0.0], [0.0, 4.0], [0.0, 0.0]], dtype=torch.float64)
     base, guess = torch.zeros(2, 3, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64)
     side = torch.zeros(3, 3, dtype=torch.float64)
     side[2, 2] = 0.5 * math.sqrt(5)  # the five entries outside have the root mean square 0.5
-    system = NoisySystem.of(position, side, base, embedding=embedding, guess=guess)
+    return NoisySystem.of(tokens * position, tokens * side, base, embedding=embedding, guess=guess)
+
+
+def test_the_formula_on_a_small_system_by_hand():
+    system = small_system()
     weights = 3 * torch.eye(3, dtype=torch.float64)
     lean = 0.5**2 * 3**2 / 27  # width · std², where noise of std on all entries makes a right side of 0.5
     lost = {2: lean / 4 * 0.4, 1: lean * 0.4}  # of a singular value of ∂l/∂z: its share of half of the range of 0.8
     off = [math.hypot(0.5 / 2, lost[2]), math.hypot(0.5 / 8, lost[2]), 0.4, math.hypot(0.5 / 4, lost[1])]
     expected = math.sqrt(sum(value**2 for value in off) / 4) / 0.8
     assert expected_pixel_error(system, weights, rounding=1e-7, span=0.8) == pytest.approx(expected)
-    dead = NoisySystem.of(0 * position, 0 * side, base, embedding=embedding, guess=guess)
+    dead = small_system(tokens=0.0)
     assert expected_pixel_error(dead, weights, rounding=1e-7, span=0.8) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("ridge", [0.3, 40.0])
 def test_the_formula_with_a_ridge_by_hand(ridge):
     """The system above: a ridge divides the noise by less, and takes its share of what sets an image apart from grey instead."""
-    position = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]], dtype=torch.float64)
-    embedding = torch.tensor([[1.0, 0.0], [0.0, 4.0], [0.0, 0.0]], dtype=torch.float64)
-    base, guess = torch.zeros(2, 3, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64)
-    side = torch.zeros(3, 3, dtype=torch.float64)
-    side[2, 2] = 0.5 * math.sqrt(5)
-    system = NoisySystem.of(position, side, base, embedding=embedding, guess=guess)
+    system = small_system()
     lean = 0.5**2 * 3**2 / 27
     off = []
     for of_tokens in (2.0, 1.0):
