@@ -18,9 +18,9 @@ from leakgauge.graphs.counting import count_flops
 from leakgauge.graphs.hooks import TracedByHooks, alike
 from leakgauge.graphs.trace import export_graph, trace_symbolically
 from leakgauge.models.seeded import seeded
-from leakgauge.models.vit import ViT
 from leakgauge.split import halves
 from leakgauge.testing import untouched
+from tests.zoo import TakesLength
 
 SPACE = Pixels((1, 8, 8))
 
@@ -155,13 +155,6 @@ def test_a_model_that_asks_for_values_is_cut_by_hooks(capfd):
     with untouched(victim):
         every_half_is_the_model(traced, victim)
     assert capfd.readouterr() == ("", "")  # torch's own account of the failure is in ``how``
-
-
-class TakesLength(ViT):
-    """Asks for ``len(x)``, which fixes the batch of an exported graph."""
-
-    def forward(self, x):
-        return super().forward(x) * (len(x) / x.shape[0])
 
 
 def test_a_fixed_batch_is_mapped():

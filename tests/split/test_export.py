@@ -13,10 +13,9 @@ import torch
 
 from leakgauge.core import Pixels, Victim
 from leakgauge.errors import BadInput, Inapplicable, MissingExtra
-from leakgauge.models.vit import ViT
 from leakgauge.split import export
 from leakgauge.split.export import export_halves
-from tests.zoo import SmallResNet
+from tests.zoo import SmallResNet, TakesLength
 
 
 @pytest.fixture(scope="module")
@@ -76,13 +75,6 @@ def test_a_cut_that_is_called_like_something_in_the_graph(tmp_path):
     assert (
         names == [one["name"] for one in json.loads((tmp_path / "split.json").read_text())["tensors"]] == ["relu_sent"]
     )
-
-
-class TakesLength(ViT):
-    """Asks for ``len(x)``, which fixes the batch of an exported graph."""
-
-    def forward(self, x):
-        return super().forward(x) * (len(x) / x.shape[0])
 
 
 def test_several_tensors_and_a_fixed_batch(tmp_path):
