@@ -58,11 +58,11 @@ def cells(options: Options) -> tuple[str, Tensor, dict[str, Tensor]]:
     return "BCCD", *read_cells(path, 256)
 
 
-def read_cells(path: Path, side: int, count: int | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+def read_cells(path: Path, side: int) -> tuple[Tensor, dict[str, Tensor]]:
     """Images squeezed to ``side`` × ``side``, and their boxes in the pixels of that size."""
     pixels, boxes, classes, image = [], [], [], []
     with zipfile.ZipFile(path) as archive:
-        for number, entry in enumerate(json.loads(archive.read("annotations.json"))[:count]):
+        for number, entry in enumerate(json.loads(archive.read("annotations.json"))):
             picture = Image.open(io.BytesIO(archive.read(entry["file"]))).convert("RGB")
             pixels.append(np.asarray(picture.resize((side, side), Image.Resampling.BILINEAR)))
             for kind, left, top, right, bottom in entry["boxes"]:

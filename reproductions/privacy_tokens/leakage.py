@@ -21,9 +21,7 @@ FLOATS = 1 << 30
 """Numbers that all candidates' gradients may take: enough for AlexNet's last three convolutions."""
 
 
-def identification(
-    model: nn.Module, setup: Setup, data: tuple[Tensor, Tensor], *, noises: tuple[float, ...] = NOISES, seed: int
-) -> list[Row]:
+def identification(model: nn.Module, setup: Setup, data: tuple[Tensor, Tensor], *, seed: int) -> list[Row]:
     """I(K; G + N) in nats: what a gradient with Gaussian noise tells about which of K listed batches made it.
 
     Nothing is trained. The weights and the K batches are known, so p(k | y) ∝ exp(−‖y − g_k‖²/2s²) is too, and the information is
@@ -46,11 +44,11 @@ def identification(
     gradients = torch.stack(rows)
     return [
         {"noise": noise, **identified(gradients, noise * length / size, seed=seed), "sample_norm": length}
-        for noise in noises
+        for noise in NOISES
     ]
 
 
-def identified(gradients: Tensor, std: float, *, draws: int = DRAWS, seed: int = 0) -> Row:
+def identified(gradients: Tensor, std: float, *, seed: int = 0) -> Row:
     """log K + E[log p(k | g_k + N(0, std²))] for K rows, with a 95 % interval over rows; without noise equal rows share."""
     count = len(gradients)
     square = (gradients.double() @ gradients.double().T).cpu()
@@ -62,7 +60,7 @@ def identified(gradients: Tensor, std: float, *, draws: int = DRAWS, seed: int =
     else:
         rng = torch.Generator(gradients.device).manual_seed(seed)
         values = []
-        for _ in range(draws):
+        for _ in range(DRAWS):
             drawn = torch.randn(gradients.shape, generator=rng, device=gradients.device)
             cross = (drawn @ gradients.T).double().cpu()  # ⟨n_j, g_k⟩
             exponent = -(apart / (2 * std**2) + (cross.diagonal()[:, None] - cross) / std)
