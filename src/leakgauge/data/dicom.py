@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from leakgauge.data.levels import Stored, Window, depth_of, stored_values
-from leakgauge.errors import BadInput, MissingExtra
+from leakgauge.errors import BadInput, MissingExtra, first_line
 
 DICOM = (".dcm", ".dicom")
 GREY = ("MONOCHROME1", "MONOCHROME2")
@@ -33,7 +33,7 @@ def read_dicom(file: Path, window: Window | None) -> Stored:
     try:
         data = pydicom.dcmread(file)
     except (pydicom.errors.InvalidDicomError, OSError, ValueError, EOFError, AttributeError) as error:
-        raise BadInput(f"{file} cannot be read as DICOM ({_line(error)}); replace or remove it") from error
+        raise BadInput(f"{file} cannot be read as DICOM ({first_line(error)}); replace or remove it") from error
     kind = str(data.get("PhotometricInterpretation", ""))
     frames = int(data.get("NumberOfFrames") or 1)
     if not any(name in data for name in ("PixelData", "FloatPixelData", "DoubleFloatPixelData")):
@@ -100,10 +100,6 @@ def _values(data: Any, file: Path) -> np.ndarray:
             f"{file} cannot be decoded ({how}); install a decoder for it, such as pylibjpeg with its plug-ins, or save it uncompressed"
         ) from error
     return np.asarray(values, dtype=np.float32)
-
-
-def _line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _pydicom() -> ModuleType:

@@ -72,6 +72,11 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
+def first_line(error: BaseException) -> str:
+    """Of the error's message; its type where it has none."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 def _message(error: BaseException) -> str:
     try:
         return str(error)

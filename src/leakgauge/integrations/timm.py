@@ -12,7 +12,7 @@ from torch import nn
 
 from leakgauge.core import Pixels
 from leakgauge.core.randomness import private_randomness
-from leakgauge.errors import BadInput, MissingExtra
+from leakgauge.errors import BadInput, MissingExtra, first_line
 from leakgauge.families.nearest import nearest
 from leakgauge.integrations.tensor_files import read_tensors, with_weights
 from leakgauge.integrations.torchvision_guest import invite_torchvision
@@ -56,7 +56,7 @@ def _built(timm: ModuleType, name: str, options: dict[str, Any]) -> nn.Module:
     except (AssertionError, ValueError, RuntimeError, TypeError) as error:
         if "img_size" not in options:
             raise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise BadInput(
             f"timm cannot build {name} for images of {options['img_size']} × {options['img_size']} ({reason}); take another --size"
         ) from error

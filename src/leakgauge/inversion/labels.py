@@ -29,7 +29,7 @@ from leakgauge.channels.facts import (
 from leakgauge.core import Loss, Observation, Victim
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine.reference import capturing
-from leakgauge.errors import Inapplicable
+from leakgauge.errors import Inapplicable, first_line
 from leakgauge.families import find_roles
 from leakgauge.inversion.class_counts import (
     UNEVEN_ASSUMED,
@@ -376,7 +376,7 @@ def class_count(victim: Victim) -> int:
             try:
                 victim.loss(output, even)
             except (RuntimeError, ValueError, TypeError, IndexError) as error:
-                reason = next(iter(str(error).splitlines()), type(error).__name__)
+                reason = first_line(error)
                 raise Inapplicable(
                     f"labels cannot be optimised because the loss takes no class probabilities ({reason}); reveal the labels"
                 ) from error
