@@ -18,6 +18,7 @@ from leakgauge.inversion import Annealing, Cosine, Guided, HeadFeatures, Matchin
 from leakgauge.priors import Diffusion, fit_diffusion, gallery, load_diffusion
 from leakgauge.priors.cache import cache_folder
 from leakgauge.priors.decoders import FEWEST
+from leakgauge.priors.fit import require_counts
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,7 @@ class Learning:
     steps: int = 1000
 
     def __post_init__(self) -> None:
-        for name, value in (("width", self.width), ("steps", self.steps)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise BadInput(f"a diffusion prior needs an integer of at least 1 as {name}, got {value!r}")
+        require_counts(width=self.width, steps=self.steps)
         if self.source:
             _loaded(self.source)  # a wrong name is refused at once
 

@@ -157,7 +157,11 @@ def _check(images: Tensor, labels: Tensor | None, steps: int, batch: int) -> Non
         )
     if labels is not None and (labels.shape != (len(images),) or labels.is_floating_point() or int(labels.min()) < 0):
         raise BadInput(f"labels of a diffusion prior are one class per image, got {tuple(labels.shape)} {labels.dtype}")
-    for name, value in (("steps", steps), ("batch", batch)):
+    require_counts(steps=steps, batch=batch)
+
+
+def require_counts(**counts: int) -> None:
+    for name, value in counts.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise BadInput(f"a diffusion prior needs an integer of at least 1 as {name}, got {value!r}")
 
