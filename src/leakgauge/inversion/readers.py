@@ -19,6 +19,7 @@ from leakgauge.core.randomness import private_randomness
 from leakgauge.core.running import output_at
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.row_spans import RowSpan
+from leakgauge.inversion.text_tables import token_space
 
 SAME = 1e-4
 """Inputs that differ by less than this share of their length are the same."""
@@ -158,9 +159,7 @@ class TextReader:
 
 def find_layout(victim: Victim, names: Sequence[str], *, seed: int) -> Layout:
     """Finds what the layers read whose weights are in ``names``, by running the model on ids of the adversary's own."""
-    space = victim.space
-    if not isinstance(space, Tokens):
-        raise Inapplicable("this attack reads token ids of a text model, but the victim takes images")
+    space = token_space(victim)
     layers = _linear_layers(victim, names)
     if not layers:
         raise Inapplicable("no weight of a linear layer is shared, so no inputs can be read")

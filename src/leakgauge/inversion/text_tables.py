@@ -35,10 +35,15 @@ class TextModel:
     """The id of which the row is never trained."""
 
 
-def text_model(victim: Victim) -> TextModel:
-    """Refuses a victim that does not take ids, or a model of an unknown family."""
+def token_space(victim: Victim) -> Tokens:
     if not isinstance(victim.space, Tokens):
         raise Inapplicable("this attack reads token ids of a text model, but the victim takes images")
+    return victim.space
+
+
+def text_model(victim: Victim) -> TextModel:
+    """Refuses a victim that does not take ids, or a model of an unknown family."""
+    space = token_space(victim)
     roles = find_roles(victim.model)
     if roles.token_embedding is None:
         raise Inapplicable("the model has no token embedding of a known family")
@@ -47,7 +52,7 @@ def text_model(victim: Victim) -> TextModel:
     shared_as = {id(p): name for name, p in victim.model.named_parameters()}
     position = roles.position_embedding
     return TextModel(
-        victim.space,
+        space,
         roles,
         roles.token_embedding,
         shared_as[id(layer.weight)],
