@@ -13,6 +13,7 @@ paints noise last. Settings are tried on the other four images; the best gets al
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from leakgauge.core import Mode
@@ -93,14 +94,14 @@ def attack(case: Case, images: control.Images, others: control.Images, options: 
     results.add(f"final {case.name}", made, pictures={f"final {case.name}": kept})
 
 
-def main() -> None:
-    parser = runner.parser(__doc__, out=RESULTS)
+def main(name: str, about: str | None, run: Callable[..., None]) -> None:
+    """``run`` of one form, or of all of them, as a part of this ``name``."""
+    parser = runner.parser(about, out=RESULTS)
     parser.add_argument("--form", choices=FORMS, help="only this one")
     given = parser.parse_args()
     forms = (given.form,) if given.form else FORMS
-    part = Part[Options]("control_longer", lambda options, results: run(options, results, forms=forms))
-    run_part(part, Options.of(given))
+    run_part(Part[Options](name, lambda options, results: run(options, results, forms=forms)), Options.of(given))
 
 
 if __name__ == "__main__":
-    main()
+    main("control_longer", __doc__, run)

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from reproductions.common import runner
-from reproductions.common.runner import Options, Part, Rows, run_part
+from reproductions.common.runner import Options, Rows
 from reproductions.practical_feasibility import control
-from reproductions.practical_feasibility.control import RESULTS
-from reproductions.practical_feasibility.control_longer import FORMS, NETWORK, PIXELS, Case, attack
+from reproductions.practical_feasibility.control_longer import FORMS, NETWORK, PIXELS, Case, attack, main
 
 SETTINGS = (
     replace(PIXELS, tv=1e-2, falling=(3e-1, 1e-1, 3e-2)),
@@ -42,14 +40,5 @@ def run(options: Options, results: Rows, *, forms: tuple[str, ...] = FORMS) -> N
         results.wait(", ".join(missing))
 
 
-def main() -> None:
-    parser = runner.parser(__doc__, out=RESULTS)
-    parser.add_argument("--form", choices=FORMS, help="only this one")
-    given = parser.parse_args()
-    forms = (given.form,) if given.form else FORMS
-    part = Part[Options]("train_mode_longer", lambda options, results: run(options, results, forms=forms))
-    run_part(part, Options.of(given))
-
-
 if __name__ == "__main__":
-    main()
+    main("train_mode_longer", __doc__, run)
