@@ -137,6 +137,22 @@ def architecture_a(**options: object) -> ViT:
     return ViT(**{**usual, "residual": False, "position_std": 1.0, **options})
 
 
+def count(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def on_meta(
+    decoder: Callable[[tuple[int, ...], tuple[int, ...]], nn.Module],
+    feature: tuple[int, ...],
+    image: tuple[int, ...] = (3, 64, 64),
+) -> nn.Module:
+    """A decoder's network without values, which makes images of this shape."""
+    with torch.device("meta"):
+        network = decoder(feature, image)
+        assert network(torch.zeros(2, *feature)).shape == (2, *image)
+    return network
+
+
 class TakesLength(ViT):
     """Asks for ``len(x)``, which fixes the batch of an exported graph."""
 

@@ -3,6 +3,7 @@ import torch
 
 from leakgauge.errors import BadInput
 from leakgauge.models import CNN, MLP, VGG, LeNet, ViT
+from tests.zoo import count
 
 MODELS = {
     "cnn": (CNN, {}, (1, 28, 28)),
@@ -13,10 +14,6 @@ MODELS = {
     "lenet": (LeNet, {}, (3, 32, 32)),
     "lenet-dlg": (LeNet, {"in_channels": 1, "side": 28, "strides": (2, 2, 1, 1)}, (1, 28, 28)),
 }
-
-
-def parameters(model):
-    return sum(p.numel() for p in model.parameters())
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -34,9 +31,9 @@ def test_shape_seed_and_global_generator(name):
 
 
 def test_cnn_is_cheap_and_the_others_are_small():
-    assert 80_000 < parameters(CNN()) < 100_000
-    assert parameters(ViT()) <= 250_000
-    assert parameters(VGG()) <= 250_000
+    assert 80_000 < count(CNN()) < 100_000
+    assert count(ViT()) <= 250_000
+    assert count(VGG()) <= 250_000
 
 
 def test_lenet_is_drawn_from_the_wide_interval():

@@ -14,6 +14,7 @@ from leakgauge.monitor.paper import AutoencoderToken, TransformerToken
 from leakgauge.monitor.paper.critic import CriticTrainer, TokenCritic, TokenCriticFit, mismatch
 from leakgauge.monitor.paper.pairs import Collection, GradientReader
 from reproductions.common.networks.privacy_tokens import TokenLeNet
+from tests.zoo import count
 
 SIZES = (312, 3612, 3612)
 """Gradients of the three convolutions of a LeNet on grey images: 7536 values."""
@@ -24,15 +25,11 @@ def gradient_layers(count=4, seed=0):
     return [0.01 * torch.randn(count, size, generator=rng) for size in SIZES]
 
 
-def parameters(module):
-    return sum(p.numel() for p in module.parameters())
-
-
 def test_autoencoder_has_the_stated_sizes():
     network = AutoencoderToken().build(SIZES)
     d = sum(SIZES)
     assert d == 7536
-    assert parameters(network) == (d * 512 + 512) + (512 * 128 + 128) + (128 * 512 + 512) + (512 * d + d)
+    assert count(network) == (d * 512 + 512) + (512 * 128 + 128) + (128 * 512 + 512) + (512 * d + d)
     token, loss = network(gradient_layers())
     assert token.shape == (4, 128)
     reconstructed = network.decoder(token)
@@ -82,7 +79,7 @@ def test_critic_gives_one_value_per_sample():
     critic = TokenCritic(768, SIZES, AutoencoderToken(16, 8))
     values, _ = critic(torch.randn(4, 20, 768), gradient_layers())
     assert values.shape == (4, 20)
-    heads = parameters(critic) - parameters(critic.token)
+    heads = count(critic) - count(critic.token)
     assert (
         heads == (768 * 128 + 128) + (128 * 128 + 128) + (8 * 128 + 128) + (128 * 128 + 128) + (256 * 128 + 128) + 129
     )

@@ -10,6 +10,7 @@ from leakgauge.attacks.decoder import DECODERS, ByShape, Deconvolution, Narrowed
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.priors.decoders.networks import ToGrid, channels_last, grid_of
 from leakgauge.testing import check_part
+from tests.zoo import count, on_meta
 
 IMAGE = (3, 64, 64)
 FEATURES = {
@@ -19,17 +20,6 @@ FEATURES = {
     "vector": (10,),
     "narrowed": (40,),
 }
-
-
-def count(module):
-    return sum(p.numel() for p in module.parameters())
-
-
-def on_meta(decoder, feature, image=IMAGE):
-    with torch.device("meta"):
-        network = decoder(feature, image)
-        assert network(torch.zeros(2, *feature)).shape == (2, *image)
-    return network
 
 
 @pytest.mark.parametrize("name", DECODERS)

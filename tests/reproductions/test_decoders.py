@@ -35,6 +35,7 @@ from reproductions.common.decoders.enhancement import Spectrum, Standardised
 from reproductions.common.decoders.reversed_ir import ReversedUnit
 from reproductions.common.networks.idle_biases import without_idle_biases
 from reproductions.golden_partition_zone.decoder_tables import ATTENTION, ENHANCEMENTS
+from tests.zoo import count, on_meta
 
 IMAGE = (3, 64, 64)
 FEATURES = {
@@ -45,17 +46,6 @@ FEATURES = {
     "class_token": (17, 8),
     "prediction_vector": (10,),
 }
-
-
-def count(module):
-    return sum(p.numel() for p in module.parameters())
-
-
-def on_meta(decoder, feature, image=IMAGE):
-    with torch.device("meta"):
-        network = decoder(feature, image)
-        assert network(torch.zeros(2, *feature)).shape == (2, *image)
-    return network
 
 
 @pytest.mark.parametrize("name", DECODERS)

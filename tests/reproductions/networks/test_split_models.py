@@ -8,10 +8,7 @@ from leakgauge.errors import BadInput
 from reproductions.common.networks import IR152, VGG19, SplitViT, ir152
 from reproductions.common.networks.ir152 import Unit
 from reproductions.common.networks.split_vit import FreeAttention
-
-
-def count(module):
-    return sum(p.numel() for p in module.parameters())
+from tests.zoo import count
 
 
 def shape_at(model, name):
