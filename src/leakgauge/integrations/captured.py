@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -42,7 +42,6 @@ from leakgauge.core import (
     Victim,
     as_replayed,
 )
-from leakgauge.data.fit import Shape
 from leakgauge.data.folder import SUFFIXES
 from leakgauge.data.sentences import read_sentences
 from leakgauge.errors import BadInput, Inapplicable
@@ -309,7 +308,7 @@ def with_auxiliary(seen: Observation, victim: Victim, case: Case) -> Observation
     """The observation of a server that holds images of its own, those of the case's data, where the case reveals such."""
     for wanted in case.build_reveal():
         if isinstance(wanted, AuxiliaryImages):
-            images = data_of(case, cast(Shape, victim.space.shape)).images
+            images = data_of(case, victim.space.shape).images
             if len(images) < wanted.count:
                 raise BadInput(
                     f"the case wants {wanted.count} auxiliary images, but the data holds {len(images)}; ask for fewer"
@@ -338,7 +337,7 @@ def with_fitting_attack(case: Case, victim: Victim, seen: Observation) -> Case:
 
 def read_truth(path: Path, victim: Victim, case: Case) -> tuple[Tensor, Tensor]:
     """Images in [0, 1] and labels of the private batch, which the client has and the server has not."""
-    given = data_of(replace(case, name="", data=str(path)), cast(Shape, victim.space.shape))
+    given = data_of(replace(case, name="", data=str(path)), victim.space.shape)
     images, labels = given.images, given.labels
     if labels is None or path.suffix.lower() in SUFFIXES:
         raise BadInput(

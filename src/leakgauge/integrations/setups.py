@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
@@ -51,7 +50,7 @@ def find(case: Case) -> Setup:
             victim = replace(victim, model=filled(victim.model, case.weights))
         if case.data == "fashion":
             return replace(small, victim=victim)
-        return set_up_given(victim, data_of(case, cast(Shape, victim.space.shape)))
+        return set_up_given(victim, data_of(case, victim.space.shape))
     loaded = load_model(case.model, seed=case.seed, classes=case.classes, weights=case.weights, size=case.size)
     data = _data(case)
     if loaded.language is not None or isinstance(loaded.space, Tokens):
@@ -64,7 +63,7 @@ def find(case: Case) -> Setup:
         return _series(case, loaded, loaded.space, data)
     given = data_of(
         case,
-        cast(Shape, loaded.space.shape) if loaded.space is not None else None,
+        loaded.space.shape if loaded.space is not None else None,
         targets=targets_of(loaded.loss),
         data=data,
     )
