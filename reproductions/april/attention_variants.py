@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from leakgauge.channels import Gradient
 from leakgauge.core import Observation, Victim, share
+from leakgauge.engine.reference import capturing
 from leakgauge.models.vit import Attention, ViT
 from reproductions.april import study
 from reproductions.april.study import Images
@@ -135,19 +136,15 @@ def largest_weight(victim: Victim, images: Images) -> float:
     """Mean over images, heads and queries of the largest weight in the first attention."""
     model = victim.model
     assert isinstance(model, ViT)
-    first, found = model.blocks[0], []
-
-    def look(module: nn.Module, given: tuple[Tensor, ...]) -> None:
-        assert isinstance(module, Attention)
-        q, k, _ = module.qkv(given[0]).unflatten(2, (3, module.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-        scale = 1.0 if isinstance(module, Unscaled) else 1 / math.sqrt(q.shape[-1])
-        found.append((q @ k.transpose(-1, -2) * scale).softmax(-1).amax(-1).mean())
-
-    hook = first.get_submodule("attn").register_forward_pre_hook(look)
-    with torch.no_grad():
+    module = model.blocks[0].get_submodule("attn")
+    assert isinstance(module, Attention)
+    with torch.no_grad(), capturing(model, ["blocks.0.attn"]) as entered:
         victim(victim.space.encode(images.x).to(victim.device))
-    hook.remove()
-    return float(found[0])
+        q, k, _ = (
+            module.qkv(entered["blocks.0.attn"]).unflatten(2, (3, module.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        )
+    scale = 1.0 if isinstance(module, Unscaled) else 1 / math.sqrt(q.shape[-1])
+    return float((q @ k.transpose(-1, -2) * scale).softmax(-1).amax(-1).mean())
 
 
 BUCKETS = 32_768
