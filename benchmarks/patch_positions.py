@@ -9,7 +9,6 @@ gradients tell, with nothing in place of what they leave open; ``psnr`` and ``ss
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 from statistics import mean
@@ -17,6 +16,7 @@ from statistics import mean
 import torch
 from torch import Tensor
 
+from benchmarks.json_lines import write_lines
 from leakgauge.attacks import patch_positions
 from leakgauge.attacks.patch_positions import _System, patches_from_positions
 from leakgauge.channels import Gradient
@@ -97,7 +97,7 @@ def main() -> None:
                 flush=True,
             )
             if given.out is not None:
-                given.out.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
+                write_lines(given.out, rows)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,6 +32,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from benchmarks.diffusion_cifar import drawn
+from benchmarks.json_lines import write_lines
 from benchmarks.relu_batches import EPOCHS, EXACT, SPACE, decibels
 from leakgauge.attacks import inverting_gradients, relu_batches, small_batches
 from leakgauge.audit.case import Case
@@ -162,7 +162,7 @@ def exact(seeds: int, out: Path | None) -> None:
                 own.append(facts | exactly(attack, victim, SPACE.encode(images[chosen]), labels[chosen], seed))
         rows += own
         if out is not None:
-            out.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+            write_lines(out, rows)
         for attack in dict.fromkeys(str(row["attack"]) for row in own):
             part = [row for row in own if row["attack"] == attack]
             counts = {
@@ -196,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             part = slice(begin, begin + given.batch)
             own += measure(name, victim, images[part], labels[part], given.steps)
             if given.out is not None:
-                given.out.write_text("".join(json.dumps(row) + "\n" for row in rows + own), encoding="utf-8")
+                write_lines(given.out, rows + own)
         rows += own
         _show(name, own)
 
