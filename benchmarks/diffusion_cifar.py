@@ -31,9 +31,11 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from leakgauge.core import Pixels
 from leakgauge.data.embedded import photographs
 from leakgauge.priors import fit_diffusion, sample
 from reproductions.common.cut import cut_sheets
+from reproductions.common.networks.cifar_resnet import CifarResNet, load_cifar_resnet
 from reproductions.common.sheets import sheets
 
 POOL, ATTACKED, TUNED_ON = 1000, 64, 16
@@ -95,6 +97,13 @@ def drawn(data: Path | None) -> Drawn:
             for name in ("attacked", "tuned_on", "pool")
         }
     return Drawn(**found)
+
+
+def network(depth: int, data: Path | None) -> tuple[CifarResNet, Pixels]:
+    """The trained ResNet of that depth; without data a small fresh one."""
+    if data is None:
+        return CifarResNet(depth=8, width=4).eval(), Pixels((3, 32, 32))
+    return load_cifar_resnet(data / "weights" / f"cifar10_resnet{depth}.safetensors")
 
 
 def crops() -> tuple[Tensor, Tensor]:

@@ -2,7 +2,6 @@
 
     python -m benchmarks.diffusion_studies STUDY [STUDY …] --data DIR --priors FOLDER --out FOLDER [--within 300] [--images 16]
     python -m benchmarks.diffusion_studies plain-20 train-4 --quick --priors FOLDER --out FOLDER      a minute or two on one core
-    python -m benchmarks.diffusion_studies ranks --data DIR --out FOLDER    ranks of what was found, from the pictures (LPIPS if there)
 
 ``DIR`` and the priors are those of ``benchmarks.diffusion_cifar``. Studies:
 
@@ -13,7 +12,6 @@
     resnet18-post …     the feasibility paper's ResNet18 of that form, trained here: single images in eval mode, batches of 4 in train mode
     architectures       other networks of the feasibility paper, trained by its study (``--weights``): single images
     defenses            ResNet-20, one image: each defense, known to the adversary or not, with and without the prior
-    labels              how many labels are read in small batches (a CPU does)
     null                what images of the prior have in common with the attacked ones, without any signal (a CPU does)
     all half other      ResNet-20, one image: a prior that learned from all classes, from half of them, and from other photographs
 
@@ -24,11 +22,9 @@ images that were not found, why (``cause``). A study that fails is named in a ro
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import json
 import math
-import re
 import statistics
 import time
 import traceback
@@ -42,7 +38,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.diffusion_cifar import KINDS, drawn, joined, machine
+from benchmarks.diffusion_cifar import KINDS, drawn, joined, machine, network
 from leakgauge.attacks import diffusion, diffusion_guided, falling_variation, inverting_gradients
 from leakgauge.attacks.diffusion import Learning, WithDiffusion
 from leakgauge.attacks.falling_variation import SMOOTHER
@@ -74,16 +70,11 @@ from leakgauge.inversion import (
     Staged,
     Strongest,
     TotalVariation,
-    infer_labels,
 )
-from leakgauge.inversion.labels import ExpectedCounts, class_labels
-from leakgauge.inversion.output_gradient import samples_at_head
 from leakgauge.inversion.progress import watching
 from leakgauge.measures.image import ssim
-from leakgauge.measures.lpips import load_lpips
-from leakgauge.measures.reidentification import normalised_correlation, rank
 from leakgauge.priors import load_diffusion, sample
-from reproductions.common.networks.cifar_resnet import CifarResNet, load_cifar_resnet
+from reproductions.common.networks.cifar_resnet import CifarResNet
 from reproductions.common.runner import Options, Rows
 from reproductions.practical_feasibility import networks as feasibility
 from reproductions.practical_feasibility.control import victim_of
@@ -294,9 +285,7 @@ class Run:
         self.failed = False
 
     def network(self, depth: int) -> tuple[CifarResNet, Pixels]:
-        if self.given.quick:
-            return CifarResNet(depth=8, width=4).eval(), Pixels((3, 32, 32))
-        return load_cifar_resnet(self.given.data / "weights" / f"cifar10_resnet{depth}.safetensors")
+        return network(depth, None if self.given.quick else self.given.data)
 
     def victim(self, network: Network, mode: str) -> Victim:
         """A CIFAR ResNet by its depth, or a ResNet18 by its form, trained as in the feasibility study (``reproductions``)."""
@@ -480,32 +469,6 @@ def prior_of(kind: str) -> Callable[[Run], None]:
     return study
 
 
-def labels(run: Run) -> None:
-    """Which labels are read: by the expected counts alone, and with the samples told apart, on the images among which others are found."""
-    x, y = run.drawn.pool
-    for depth, mode, size in itertools.product((20, 56), ("train", "eval"), (2, 4)):
-        model, space = run.network(depth)
-        victim = Victim(model.to(run.device), space, mode="train" if mode == "train" else "eval", name=f"resnet{depth}")
-        count, right, apart, visible = 2 if run.given.quick else 40, Counter[str](), 0, 0
-        for begin in range(0, count * size, size):
-            own = y[begin : begin + size].to(run.device)
-            images = victim.to_input(space.encode(x[begin : begin + size]))
-            seen = share(victim, Gradient(), images, own, reveal=(Size(),))
-            for name, rule in (("expected counts", ExpectedCounts()), ("told apart", infer_labels())):
-                read = class_labels(rule, victim, seen, rng=torch.Generator().manual_seed(0))
-                right[f"{name}, labels"] += (
-                    0 if read is None else sum((Counter(read.tolist()) & Counter(own.tolist())).values())
-                )
-                right[f"{name}, batches"] += _same(read, own)
-            with torch.no_grad():
-                certain = victim(images).softmax(1)[torch.arange(size), own]
-            visible += int((certain < 1).sum())
-            with contextlib.suppress(Inapplicable):
-                apart += samples_at_head(victim, seen).seen
-        facts = {"depth": depth, "mode": mode, "batch": size, "batches": count, "of_labels": count * size}
-        run.add("labels", "", {**facts, **right, "below_one": visible, "told_apart": apart})
-
-
 def null(run: Run) -> None:
     """SSIM with the attacked images of what needs no signal: draws of the attack without guidance, of a plain sampler, and grey."""
     count, truth = 2 if run.given.quick else 12, run.drawn.attacked[0][: run.given.images]
@@ -523,71 +486,6 @@ def null(run: Run) -> None:
         run.add("null", name, {"ssim": statistics.mean(each), "each_draw": [round(one, 4) for one in each]})
 
 
-def _batch(name: str) -> int:
-    """Of pictures by their name, which ends in depth, mode, batch, defense, whether that is known, and attack."""
-    found = re.search(r" (?:train|eval) (\d+) ", name)
-    assert found is not None
-    return int(found[1])
-
-
-def _matched(made: Tensor, truth: Tensor, alike: Callable[[Tensor, Tensor], Tensor], batch: int) -> Tensor:
-    """The pictures of every batch in the order in which they are most like the true ones, all together, by the measure that ranks them."""
-    from scipy.optimize import linear_sum_assignment
-
-    def order(one: Tensor, other: Tensor) -> Tensor:
-        return torch.from_numpy(linear_sum_assignment(alike(one, other).T.cpu().numpy(), maximize=True)[1])
-
-    pairs = zip(made.split(batch), truth.split(batch), strict=True)
-    return torch.cat([one[order(one, other)] for one, other in pairs])
-
-
-def _ranks(run: Run) -> None:
-    """Ranks of the pictures that studies left in ``--out``, by correlation, by the features of the other network and by LPIPS.
-
-    A gradient does not say in which order its batch was, so pictures of a batch are paired with the true ones first.
-    """
-    lpips, out = load_lpips(), run.given.out
-    judges = {depth: run.network(depth) for depth in (20, 56)}
-    known: dict[tuple[object, bytes], Tensor] = {}
-
-    def once(name: object, vectors: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-        """The vectors of these images; the candidates are the same for many pictures, and a network need see them only once."""
-        at = (name, images.numpy().tobytes())
-        if at not in known:
-            known[at] = vectors(images.float())
-        return known[at]
-
-    def features(depth: int) -> Callable[[Tensor, Tensor], Tensor]:
-        judge, space = judges[depth]
-
-        @torch.no_grad()
-        def seen(images: Tensor) -> Tensor:
-            return torch.nn.functional.normalize(judge.features(space.encode(images)))
-
-        return lambda a, b: once(depth, seen, a) @ once(depth, seen, b).T
-
-    lines: list[dict[str, object]] = []
-    for file in sorted(out.glob("pictures_*.npz")):
-        with np.load(file, allow_pickle=False) as kept:
-            for name in kept.files:
-                made = torch.from_numpy(kept[name]).float() / 255
-                truth = run.drawn.attacked[0][: len(made)]
-                kinds = {"correlation": normalised_correlation, "features": features(20 if " 56 " in name else 56)}
-                if lpips is not None:
-                    look = lpips.vectors
-                    kinds["lpips"] = lambda a, b, look=look: -torch.cdist(once("l", look, a), once("l", look, b))
-                each = {
-                    kind: rank(
-                        _matched(made, truth, alike, _batch(name)), truth, run.drawn.pool[0], alike=alike
-                    ).tolist()
-                    for kind, alike in kinds.items()
-                }
-                first = {kind: sum(r == 1 for r in values) for kind, values in each.items()}
-                lines.append({"pictures": name, "file": file.name, "images": len(made), "rank_1": first, "ranks": each})
-                print(name, first, flush=True)
-                (out / "ranks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
 STUDIES: dict[str, Callable[[Run], None]] = {
     "without-56": without_56,
     "plain-20": plain_20,
@@ -598,9 +496,7 @@ STUDIES: dict[str, Callable[[Run], None]] = {
     "architectures": architectures,
     "defenses": defenses,
     **{kind: prior_of(kind) for kind in KINDS},
-    "labels": labels,
     "null": null,
-    "ranks": _ranks,
 }
 
 

@@ -252,6 +252,8 @@ def main() -> None:
         print(table(read_lines(options.source)))
         return
     if options.rescore is not None:
+        if options.out is None:
+            parser.error("--rescore needs --out FILE")
         padding = loaded(options.model, "cpu").tokenizer.padding
         for row in read_lines(options.rescore):
             if row["part"] in options.parts:

@@ -3,6 +3,7 @@
     python -m benchmarks.small_batches [--models cnn vgg vit] [--out FILE]           six minutes on one core
     python -m benchmarks.small_batches --models resnet20 resnet56 --data DIR …       trained on CIFAR-10; DIR of benchmarks.diffusion_cifar
     python -m benchmarks.small_batches --exact [--seeds 10] [--out FILE]             without a search, in four minutes
+    python -m benchmarks.small_batches --labels --data DIR [--out FILE]              labels through the networks of CIFAR-10, six minutes
     python -m benchmarks.small_batches --quick                                       half a minute, shows that it runs
 
 Trained networks in eval mode, labels read, batches of four. Three searches of equal steps: one replays the loss, the two others follow the
@@ -14,13 +15,18 @@ With ``--exact`` the attacks ``small_batches`` and, behind a ReLU, ``relu_batche
 networks with one and two hidden layers, fresh and after two epochs on 2,000 images. An image is exact if some result has a PSNR of 60 dB
 to it, and a certificate is false if no image does. ``seen`` counts the images with a probability below 1 in float32: the others leave at
 most a rounded trace.
+
+With ``--labels``, 40 batches of two and of four in each mode: how many labels the expected counts give, and how many the rule for labels
+does, which separates the images at the head. ``seen`` is counted as above, ``separated`` are the images that were.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +37,7 @@ import torch.nn.functional as F
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from benchmarks.diffusion_cifar import drawn
+from benchmarks.diffusion_cifar import drawn, network
 from benchmarks.json_lines import write_lines
 from benchmarks.relu_batches import EPOCHS, EXACT, SPACE, decibels
 from leakgauge.attacks import inverting_gradients, relu_batches, small_batches
@@ -41,10 +47,10 @@ from leakgauge.channels import Gradient
 from leakgauge.core import Attack, Observation, Size, Victim, share
 from leakgauge.data.embedded import fashion
 from leakgauge.errors import Inapplicable
-from leakgauge.inversion import Adam, Cosine, CosineDecay, Descent, HeadFeatures, Matching, TotalVariation
+from leakgauge.inversion import Adam, Cosine, CosineDecay, Descent, HeadFeatures, Matching, TotalVariation, infer_labels
+from leakgauge.inversion.labels import ExpectedCounts, class_labels
 from leakgauge.inversion.output_gradient import FEATURES, samples_at_head
 from leakgauge.measures.image import ssim
-from reproductions.common.networks.cifar_resnet import load_cifar_resnet
 from reproductions.common.runner import commit
 
 EMBEDDED = ("cnn", "vgg", "vit")
@@ -72,7 +78,7 @@ def victim_and_images(name: str, data: Path | None) -> tuple[Victim, Tensor, Ten
         return setup.victim, setup.images[FIRST:], setup.labels[FIRST:]
     if data is None:
         raise SystemExit(f"{name} needs --data DIR")
-    model, space = load_cifar_resnet(data / "weights" / f"cifar10_{name}.safetensors")
+    model, space = network(int(name.removeprefix("resnet")), data)
     return Victim(model, space, mode="eval", name=name), *drawn(data).pool
 
 
@@ -100,10 +106,14 @@ def measure(name: str, victim: Victim, x: Tensor, y: Tensor, steps: int) -> list
 
 
 def _separated(victim: Victim, seen: Observation) -> int:
-    try:
+    with contextlib.suppress(Inapplicable):
         return samples_at_head(victim, seen).seen
-    except Inapplicable:
-        return 0
+    return 0
+
+
+def _visible(victim: Victim, x: Tensor, y: Tensor) -> int:
+    with torch.no_grad():
+        return int((victim(x).softmax(1)[torch.arange(len(y)), y] < 1).sum())
 
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"ReLU": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
@@ -129,9 +139,7 @@ def dense(activation: type[nn.Module], hidden: Sequence[int], *, epochs: int, se
 def exactly(attack: Attack, victim: Victim, x: Tensor, y: Tensor, seed: int) -> dict[str, object]:
     """How many images of one batch come back exactly, how many are certified, and how many of these wrongly."""
     seen = share(victim, Gradient(), x, y, reveal=(Size(),), seed=seed)
-    with torch.no_grad():
-        visible = int((victim(x).softmax(1)[torch.arange(len(y)), y] < 1).sum())
-    row: dict[str, object] = {"attack": repr(attack), "batch": len(y), "seed": seed, "seen": visible}
+    row: dict[str, object] = {"attack": repr(attack), "batch": len(y), "seed": seed, "seen": _visible(victim, x, y)}
     began = time.process_time()
     try:
         found = attack(victim, seen, seed=seed)
@@ -171,6 +179,32 @@ def exact(seeds: int, out: Path | None) -> None:
             print(f"{name} {hidden}, {epochs} epochs, {attack}: {counts}", flush=True)
 
 
+def read_labels(data: Path, batches: int, out: Path | None) -> None:
+    """Which labels are read: by the expected counts alone, and with the images separated at the head."""
+    rows: list[dict[str, object]] = []
+    for name, mode, size in itertools.product(NETWORKS, ("train", "eval"), (2, 4)):
+        victim, x, y = victim_and_images(name, data)
+        victim = replace(victim, mode="train" if mode == "train" else "eval")
+        right, separated, visible = Counter[str](), 0, 0
+        for begin in range(0, batches * size, size):
+            own, images = y[begin : begin + size], victim.to_input(victim.space.encode(x[begin : begin + size]))
+            seen = share(victim, Gradient(), images, own, reveal=(Size(),))
+            for rule_name, rule in (("expected counts", ExpectedCounts()), ("separated", infer_labels())):
+                read = class_labels(rule, victim, seen, rng=torch.Generator().manual_seed(0))
+                common = 0 if read is None else (Counter(read.tolist()) & Counter(own.tolist())).total()
+                right[f"{rule_name}, labels"] += common
+                right[f"{rule_name}, batches"] += common == size
+            visible += _visible(victim, images, own)
+            separated += _separated(victim, seen)
+        facts = {"model": name, "mode": mode, "batch": size, "batches": batches, "of_labels": batches * size}
+        rows.append(
+            {**facts, **right, "seen": visible, "separated": separated, "torch": torch.__version__, "commit": commit()}
+        )
+        print(rows[-1], flush=True)
+        if out is not None:
+            write_lines(out, rows)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=EMBEDDED, choices=(*EMBEDDED, *NETWORKS))
@@ -180,11 +214,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--labels", action="store_true")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--quick", action="store_true")
     given = parser.parse_args(arguments)
     if given.exact:
         exact(1 if given.quick else given.seeds, given.out)
+        return
+    if given.labels:
+        if given.data is None:
+            raise SystemExit("--labels needs --data DIR")
+        read_labels(given.data, 1 if given.quick else 40, given.out)
         return
     if given.quick:
         given.models, given.batches, given.steps = ("cnn",), 1, 4

@@ -294,7 +294,9 @@ class Sharing:
             self.works = _works(environment)
             if not self.works:
                 del environment[PIPE]
-                print("the MPS daemon that is named does not answer: lanes share the GPU without it", flush=True)
+                print(
+                    "The MPS daemon of CUDA_MPS_PIPE_DIRECTORY does not answer; the lanes run without it.", flush=True
+                )
             return
         if shutil.which("nvidia-cuda-mps-control") is None:
             return

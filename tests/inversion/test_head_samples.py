@@ -1,4 +1,4 @@
-"""Samples told apart at the head, against features and labels that the test drew itself."""
+"""Samples separated at the head, against features and labels that the test drew itself."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from leakgauge.core import Size, share
 from leakgauge.defenses import GaussianNoise
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion import Adam, Cosine, Descent, HeadFeatures, Matching
-from leakgauge.inversion.head_samples import _guesses, tell_apart
-from leakgauge.inversion.labels import ToldApart, infer_labels, read_class_labels
+from leakgauge.inversion.head_samples import _guesses, separate_at_head
+from leakgauge.inversion.labels import SeparatedLabels, infer_labels, read_class_labels
 from leakgauge.inversion.output_gradient import order_at_head, samples_at_head
 
 CLASSES, WIDTH = 10, 24
@@ -43,7 +43,7 @@ def likely(seed=1):
 def test_labels_outputs_and_features_of_every_sample_are_exact(labels, positive):
     y = torch.tensor(labels)
     slope, head, h, outputs = drawn(y, positive=positive)
-    found = tell_apart(slope, head, likely(), size=len(y))
+    found = separate_at_head(slope, head, likely(), size=len(y))
     assert found.seen == len(y)
     assert sorted(found.labels.tolist()) == sorted(labels)
     nearest = torch.cdist(h.double(), found.features).min(1)
@@ -54,12 +54,12 @@ def test_labels_outputs_and_features_of_every_sample_are_exact(labels, positive)
 
 
 def test_a_sample_without_a_gradient_is_not_seen_and_not_invented():
-    """The client's own rounding makes p − y exactly zero for one sample: the others are told apart, its row is next to nothing."""
+    """The client's own rounding makes p − y exactly zero for one sample: the others are separated, its row is next to nothing."""
     y = torch.tensor([4, 6, 1])
     _, head, h, outputs = drawn(y)
     outputs[2] = 0
     inputs = torch.cat((h, torch.ones(3, 1)), 1).double()
-    found = tell_apart((outputs.T @ inputs / 3).float(), head, likely(), size=3)
+    found = separate_at_head((outputs.T @ inputs / 3).float(), head, likely(), size=3)
     assert found.seen == 2
     assert sorted(found.labels[:2].tolist()) == [4, 6]
     assert float(found.outputs[2].abs().max()) < 1e-9
@@ -90,10 +90,10 @@ def faded(labels, margins, *, seed=0):
     ],
     ids=["two loud of four", "one loud of four", "more than half as many samples as classes"],
 )
-def test_loud_samples_are_told_apart_beside_those_that_a_network_is_sure_of(labels, margins):
+def test_loud_samples_are_separated_beside_those_that_a_network_is_sure_of(labels, margins):
     y = torch.tensor(labels)
     slope, head, h, outputs = faded(y, margins)
-    found = tell_apart(slope, head, likely(), size=len(y))
+    found = separate_at_head(slope, head, likely(), size=len(y))
     loud = sum(margin < 2 for margin in margins)
     assert loud <= found.seen
     nearest = torch.cdist(h[:loud], found.features[: found.seen]).min(1)
@@ -103,7 +103,7 @@ def test_loud_samples_are_told_apart_beside_those_that_a_network_is_sure_of(labe
     assert found.left < 0.01
 
 
-def test_the_gradient_shows_labels_of_samples_that_are_not_told_apart():
+def test_the_gradient_shows_labels_of_samples_that_are_not_separated():
     """Each has an entry of its own below zero, as features after a ReLU are never negative."""
     rest = torch.zeros(CLASSES, 3)
     rest[6], rest[2], rest[4] = -2.0, -1.0, 3.0
@@ -115,7 +115,7 @@ def test_the_gradient_shows_labels_of_samples_that_are_not_told_apart():
 def test_what_is_left_is_the_share_that_the_samples_do_not_explain():
     y = torch.tensor([3, 1, 8])
     slope, head, _, _ = faded(y, [0, 0, 30])
-    found = tell_apart(slope, head, likely(), size=3)
+    found = separate_at_head(slope, head, likely(), size=3)
     assert found.seen == 2
     assert found.left < 1e-5
     made = found.outputs[:2].T @ torch.cat((found.features[:2], torch.ones(2, 1).double()), 1) / 3
@@ -127,17 +127,17 @@ def test_noise_and_too_many_samples_are_refused():
     slope, head, _, _ = drawn(y)
     noisy = slope + 1e-3 * slope.norm() * torch.randn(slope.shape, generator=torch.Generator().manual_seed(0))
     with pytest.raises(Inapplicable, match=r"shows (9|10) samples"):
-        tell_apart(noisy, head, likely(), size=3)
+        separate_at_head(noisy, head, likely(), size=3)
     slope, head, _, _ = drawn(torch.arange(7))
-    with pytest.raises(Inapplicable, match="at most 5 samples of 10 classes are told apart"):
-        tell_apart(slope, head, likely(), size=7)
+    with pytest.raises(Inapplicable, match="at most 5 samples of 10 classes can be separated"):
+        separate_at_head(slope, head, likely(), size=7)
 
 
 def test_another_head_explains_nothing():
     """With the wrong public weights no sample fits, and nothing is claimed."""
     slope, head, _, _ = drawn(torch.tensor([1, 2, 3]))
     with pytest.raises(Inapplicable, match="of 3, leave"):
-        tell_apart(slope, head.flip(0), likely(), size=3)
+        separate_at_head(slope, head.flip(0), likely(), size=3)
 
 
 @pytest.fixture(scope="module")
@@ -169,4 +169,4 @@ def test_what_is_no_plain_gradient_is_refused(trained, channel, defenses):
     victim, x, y = trained
     seen = share(victim, channel, x, y, defenses=defenses, reveal=(Size(),))
     with pytest.raises(Inapplicable):
-        ToldApart()(victim, seen, rng=torch.Generator())
+        SeparatedLabels()(victim, seen, rng=torch.Generator())

@@ -108,7 +108,7 @@ def patches_from_positions(
 
 
 def smoothest(grid: PatchGrid, patches: Tensor, known: Tensor, *, span: float) -> Tensor:
-    """``patches`` with the combinations that ``known`` (orthonormal rows) does not hold chosen so that the image has few edges.
+    """``patches``, of which the combinations in ``known`` (orthonormal rows) are kept and the others chosen for an image with few edges.
 
     Minimises Σ √(|∂x|² + ε²) over the differences ∂x of neighbours in all channels, ε = ``EDGE`` of ``span``: least squares with weights
     1 / √(|∂x|² + ε²) from the round before, solved by conjugate gradients in the span that is left open.

@@ -257,7 +257,7 @@ class _Race:
         self.spent = 0
         self.given, self.held = seen, None
         self.separated = batch_size(seen) > 1 and along_output(victim, [seen]) is not None
-        """Whether the samples of this batch are told apart at the head."""
+        """Whether the samples of this batch are separated at the head."""
         self.exact = EXACT_ALONG if self.separated else EXACT
 
     def hold_back(self) -> None:

@@ -24,7 +24,7 @@ from leakgauge.audit.scoring import (
     Perceptual,
     Scores,
     pair_images,
-    refuse_no_images,
+    require_images,
     score_images,
     score_images_in_order,
     series_bounds,
@@ -237,7 +237,7 @@ def assess(
     nothing was found; ``leaks_undefended``, of the same attack on the same images, takes its place. ``defenses`` are those that changed
     what was seen, None if that is not known.
     """
-    refuse_no_images(victim.space)
+    require_images(victim.space)
     found = attack(victim, seen, seed=seed)
     attack = attack if found.by is None else found.by
     nothing = null_run(attack, victim, seen, seed=seed) if nothing is None else nothing

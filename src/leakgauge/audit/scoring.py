@@ -100,7 +100,7 @@ def _summary(values: tuple[float, ...] | None) -> dict[str, Any] | None:
     return {"mean": sum(values) / len(values), "min": min(values), "max": max(values), "per_image": list(values)}
 
 
-def refuse_no_images(space: Space) -> None:
+def require_images(space: Space) -> None:
     """Refuses to score text or tables as images."""
     if isinstance(space, Tokens):
         raise BadInput("token ids are no image; use evaluate_text, or compare them with score_text")
@@ -125,7 +125,7 @@ def score(
     ``pool`` holds other images (in [0, 1]) among which the true one must be re-identified; ``lpips`` is a loaded
     perceptual distance, ``tile`` the side of the model's patches. A perfect batch in any order scores SSIM 1, PSNR ∞, MSE 0.
     """
-    refuse_no_images(space)
+    require_images(space)
     refuse_samples(x, space.shape, who="score")
     if y is not None and y.dim() == 1 and len(y) != len(x):
         raise BadInput(f"score needs one label per sample, got {len(y)} for {len(x)}")

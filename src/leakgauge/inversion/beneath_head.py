@@ -1,4 +1,4 @@
-"""From the samples told apart at the head down through the fully connected layers beneath it: the inputs of each, sample by sample.
+"""From the samples separated at the head down through the fully connected layers beneath it: the inputs of each, sample by sample.
 
 For h_k = σ(z_k), z_k = A a_k + c beneath a head W, the gradient at z_k is δ_k = σ'(z_k) ∘ Wᵀ d_k. A client shares ∂A = 1/B Σ_k δ_k a_kᵀ and
 ∂c = 1/B Σ_k δ_k. With h_k and d_k known, δ_k is known too, and the (a_k, 1) of n samples are the solution of a linear system with as many
@@ -50,7 +50,7 @@ _INVERSES: dict[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """What enters ``layer``, (n, D), for each of the samples that were told apart, and about how far it is off, relative to its length."""
+    """What enters ``layer``, (n, D), for each of the separated samples, and about how far it is off, relative to its length."""
 
     layer: str
     values: Tensor
@@ -77,12 +77,12 @@ def walk_down(
 ) -> Inputs:
     """The inputs of the lowest fully connected layer that can be reached from the ``head`` through the ``links`` beneath it.
 
-    ``outputs`` (n, C) and ``features`` (n, F) are the gradients at the output and the inputs of the head of the samples that were told
-    apart; ``scale`` times ``shared`` is the sum of their gradients by name. What enters the head is returned where no layer can be passed.
+    ``outputs`` (n, C) and ``features`` (n, F) are the gradients at the output and the inputs of the head of the separated samples;
+    ``scale`` times ``shared`` is the sum of their gradients by name. What enters the head is returned where no layer can be passed.
     """
     if not len(outputs):
         return Inputs(head, features, features.new_zeros(0))
-    at_head = _solved(outputs, _shared(shared, head, scale))
+    at_head = layer_inputs(outputs, _shared(shared, head, scale))
     apart = (at_head.inputs - features).norm(dim=1) / features.norm(dim=1)
     wrong = (at_head.error <= INEXACT) & (apart > at_head.error)  # scores of next to zero fix no features
     error = torch.where(wrong, at_head.error, torch.maximum(at_head.error, apart))
@@ -117,7 +117,7 @@ def _pass(
         delta = _through(link.activation, z, slope)
         if not bool(delta.isfinite().all()) or int(torch.linalg.matrix_rank(delta)) < len(delta):
             return None
-        found = _solved(delta, shared)
+        found = layer_inputs(delta, shared)
         change = (found.inputs - before).norm(dim=1) / found.inputs.norm(dim=1)
         rounds += 1
         if rounds == ROUNDS or float(change.max()) <= CONVERGED:
@@ -129,7 +129,7 @@ def _pass(
 
 
 @dataclass(frozen=True, eq=False)
-class _Solved:
+class LayerInputs:
     """Solution of the linear system of one layer."""
 
     inputs: Tensor
@@ -146,7 +146,7 @@ class _Solved:
         return torch.maximum(self.off, LIKELY * self.expected)
 
 
-def _solved(delta: Tensor, shared: Tensor) -> _Solved:
+def layer_inputs(delta: Tensor, shared: Tensor) -> LayerInputs:
     """The inputs whose outer products with ``delta`` (n, F) make the ``shared`` gradient (F, D + 1)."""
     inverse = torch.linalg.pinv(delta.T)
     solved = inverse @ shared
@@ -154,7 +154,7 @@ def _solved(delta: Tensor, shared: Tensor) -> _Solved:
     noise = left / spare**0.5 if spare > 0 else left.new_tensor(torch.inf)
     found = solved[:, :-1] / solved[:, -1:]
     expected = inverse.norm(dim=1) * noise * found.shape[1] ** 0.5 / found.norm(dim=1)
-    return _Solved(found, (solved[:, -1] - 1).abs(), expected, float(left / shared.norm()))
+    return LayerInputs(found, (solved[:, -1] - 1).abs(), expected, float(left / shared.norm()))
 
 
 def _through(activation: Callable[[Tensor], Tensor], z: Tensor, slope: Tensor) -> Tensor:

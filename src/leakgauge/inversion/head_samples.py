@@ -1,4 +1,4 @@
-"""The samples of a batch told apart at the head: the label, the output's gradient and the features of each, from one shared gradient.
+"""The samples of a batch, separated at the head: the label, the output's gradient and the features of each, from one shared gradient.
 
 With features h_k, scores z_k = W h_k + b and labels y_k, a client shares ∂W = 1/B Σ_k d_k h_kᵀ and ∂b = 1/B Σ_k d_k under cross entropy,
 d_k = softmax(z_k) − e_{y_k}. With h_k = (features, 1) and ∂ = (∂W, ∂b), a singular value decomposition B·∂ = U S Vᵀ of rank r leaves
@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.func import jacfwd, vmap
 
 from leakgauge.errors import Inapplicable
+from leakgauge.inversion.beneath_head import INEXACT, layer_inputs
 
 ROUNDING = 3e-8
 """Error of a shared gradient in float32, as a share of its largest singular value."""
@@ -57,7 +58,7 @@ MOST_CLASSES, MOST_SAMPLES = 100, 8
 class HeadSamples:
     """Of each sample of a batch: label (B,), gradient at the output (B, C) and features (B, F), the largest gradient first.
 
-    Only the first ``seen`` were told apart. The others have hardly any gradient; their rows are next to zero, and their labels are guesses.
+    Only the first ``seen`` were separated. The others have hardly any gradient; their rows are next to zero, and their labels are guesses.
     """
 
     labels: Tensor
@@ -65,10 +66,10 @@ class HeadSamples:
     features: Tensor
     seen: int
     left: float
-    """Share of the head's gradient that those which were told apart do not explain."""
+    """Share of the head's gradient that the separated ones do not explain."""
 
 
-def tell_apart(slope: Tensor, head: Tensor, likely: Tensor, *, size: int, seed: int = 0) -> HeadSamples:
+def separate_at_head(slope: Tensor, head: Tensor, likely: Tensor, *, size: int, seed: int = 0) -> HeadSamples:
     """The samples of a batch of ``size`` from the gradient ``slope`` (C, F + 1) of the head's weight and bias, ``head`` (C, F + 1).
 
     ``likely`` (N, F + 1) are features of any inputs, to start from. ``Inapplicable`` where the gradient holds noise, or where the samples
@@ -91,11 +92,11 @@ def tell_apart(slope: Tensor, head: Tensor, likely: Tensor, *, size: int, seed: 
         loudest = search.further(_Samples.none(whole), whole, min(size, MOST_SAMPLES))
         found = min(found, loudest, key=lambda one: one.left)
     if len(found.labels) == rank and found.left > LOST * float(sizes[0]):
-        found = found.of_classes(whole)
+        found = found.with_solved_inputs(whole)
     share = float(found.rest.norm() / whole.norm())
     if share > MOST_LEFT:
         raise Inapplicable(
-            f"at most {most} samples of {len(head)} classes are told apart, but the head's gradient shows {rank}"
+            f"at most {most} samples of {len(head)} classes can be separated, but the head's gradient shows {rank}"
             if rank > most
             else f"the samples found at the head, {len(found.labels)} of {rank}, leave {share:.0%} of its gradient unexplained"
         )
@@ -104,7 +105,9 @@ def tell_apart(slope: Tensor, head: Tensor, likely: Tensor, *, size: int, seed: 
 
 def refuse_many_classes(classes: int) -> None:
     if classes > MOST_CLASSES:
-        raise Inapplicable(f"the samples of {classes} classes are not told apart: it would take longer than the attack")
+        raise Inapplicable(
+            f"the samples of {classes} classes are not separated, which would take longer than the attack"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,12 +129,13 @@ class _Samples:
     def left(self) -> float:
         return float(torch.linalg.svdvals(self.rest)[0])
 
-    def of_classes(self, whole: Tensor) -> _Samples:
-        """With the inputs that ``outputs`` alone determine, if these are right: scores of zeros, as of a head of zeros, fix no inputs."""
-        solved = torch.linalg.pinv(self.outputs.T) @ whole
-        if float((solved[:, -1] - 1).abs().max()) > 1e-3:
+    def with_solved_inputs(self, whole: Tensor) -> _Samples:
+        """With the inputs that follow from ``outputs`` alone, where these are right. The scores of a head of zeros determine none."""
+        solved = layer_inputs(self.outputs, whole)
+        if float(solved.off.max()) > INEXACT:
             return self
-        return _Samples(self.labels, self.outputs, solved, whole - self.outputs.T @ solved)
+        inputs = torch.cat((solved.inputs, torch.ones_like(solved.off)[:, None]), 1)
+        return _Samples(self.labels, self.outputs, inputs, whole - self.outputs.T @ inputs)
 
     def and_then(self, other: _Samples) -> _Samples:
         """With samples found in what these leave."""

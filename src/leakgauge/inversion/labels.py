@@ -231,8 +231,8 @@ class ExpectedCounts:
 
 
 @dataclass(frozen=True)
-class ToldApart:
-    """Labels of a small batch, exactly: the samples are told apart at the head; see :mod:`leakgauge.inversion.head_samples`.
+class SeparatedLabels:
+    """Labels of a small batch, exactly: the samples are separated at the head; see :mod:`leakgauge.inversion.head_samples`.
 
     It holds for trained and untrained models, in eval and train mode, with labels that repeat, and needs the plain gradient of the head's
     weight and bias.
@@ -288,7 +288,7 @@ def read_labels() -> FirstThatApplies:
     bias. ``Inapplicable`` with every reason if none applies, for example with a withheld head or a loss other than cross entropy.
     """
     return FirstThatApplies(
-        (SignRule(), ToldApart(), ExpectedCounts(), BiasCounts(), MinimumEntry(), BiasCounts(strict=False))
+        (SignRule(), SeparatedLabels(), ExpectedCounts(), BiasCounts(), MinimumEntry(), BiasCounts(strict=False))
     )
 
 

@@ -21,7 +21,7 @@ from leakgauge.families import find_roles
 from leakgauge.inversion.beneath_head import Link, links_beneath, walk_down
 from leakgauge.inversion.cross_entropy import label_smoothing
 from leakgauge.inversion.defended import useful
-from leakgauge.inversion.head_samples import HeadSamples, refuse_many_classes, tell_apart
+from leakgauge.inversion.head_samples import HeadSamples, refuse_many_classes, separate_at_head
 from leakgauge.inversion.mismatch import layer_mismatch
 from leakgauge.inversion.terms import Candidate, Term
 
@@ -32,7 +32,7 @@ class OutputGradient:
     lowest fully connected layer whose inputs are known, for most networks the head: a = h.
 
     It does so even where labels are revealed. For one sample ∂loss/∂b = d, and a is left 0: matching it helps some networks and
-    harms others. A small batch is told apart (:mod:`leakgauge.inversion.head_samples`), in an order of its own.
+    harms others. The samples of a small batch are separated (:mod:`leakgauge.inversion.head_samples`), in an order of its own.
 
     With :class:`~leakgauge.channels.output.Along` in place of the loss, the replay of the truth then points where the observed gradient
     does, even where the network is so sure of its class that p − y is rounded: the client's own rounding is in d.
@@ -53,7 +53,7 @@ def output_gradients(victim: Victim, seen: Observation) -> Tensor:
     return _towards(victim, samples_at_head(victim, seen))
 
 
-def _towards(victim: Victim, found: Separated) -> Tensor:
+def _towards(victim: Victim, found: ReachedSamples) -> Tensor:
     """(d, a) of a batch."""
     scaled, unseen = found.outputs / found.outputs.abs().max(), len(found.outputs) - len(found.inputs)
     inputs = nn.functional.pad(found.inputs, (0, 0, 0, unseen))
@@ -98,19 +98,19 @@ _TINY = 1e-20
 
 
 @dataclass(frozen=True, eq=False)
-class Separated(HeadSamples):
-    """Samples told apart at the head, what enters the lowest fully connected ``layer`` that can be reached from there, (n, D), for those
-    that were told apart, and about how far it is off, relative to its length."""
+class ReachedSamples(HeadSamples):
+    """Samples separated at the head, what enters the lowest fully connected ``layer`` that can be reached from there, (n, D), for those
+    that were separated, and about how far it is off, relative to its length."""
 
     layer: str
     inputs: Tensor
     error: Tensor
 
 
-def samples_at_head(victim: Victim, seen: Observation) -> Separated:
-    """The samples of a small batch, told apart by the gradient of the head. What was found last is kept."""
+def samples_at_head(victim: Victim, seen: Observation) -> ReachedSamples:
+    """The samples of a small batch, separated by the gradient of the head. What was found last is kept."""
     if seen.size is None or label_smoothing(victim.loss) or not is_gradient(seen.channel, victim.mode):
-        raise Inapplicable("samples are told apart in the plain gradient of cross entropy, for a known batch size")
+        raise Inapplicable("samples are separated in the plain gradient of cross entropy, for a known batch size")
     name = _last_layer(victim)
     layer = _layer(victim, name)
     refuse_many_classes(layer.out_features)
@@ -128,7 +128,7 @@ def samples_at_head(victim: Victim, seen: Observation) -> Separated:
         try:
             likely = _features(victim, name, victim.space.start(STARTING, torch.Generator().manual_seed(0)))
             likely = torch.cat((likely, likely.new_ones(len(likely), 1)), 1)
-            found = tell_apart(slope, head, likely, size=seen.size)
+            found = separate_at_head(slope, head, likely, size=seen.size)
             _KEPT[key] = _walked(victim, name, links, seen.signal, found, scale=1 if adds else seen.size)
         except Inapplicable as reason:
             _KEPT[key] = str(reason)
@@ -152,21 +152,21 @@ def _key(victim: Victim, seen: Observation, head: str, links: Sequence[Link], *,
 
 def _walked(
     victim: Victim, head: str, links: Sequence[Link], signal: Signal, found: HeadSamples, *, scale: int
-) -> Separated:
+) -> ReachedSamples:
     n, layers = found.seen, (head, *(link.name for link in links))
     names = [f"{layer}.{part}" for layer in layers for part in ("weight", "bias")]
     shared = {name: signal[name] for name in names if name in signal}
     lowest = walk_down(victim, head, links, shared, found.outputs[:n], found.features[:n], scale=scale)
     facts = {field.name: getattr(found, field.name) for field in fields(found)}
-    return Separated(**facts, layer=lowest.layer, inputs=lowest.values, error=lowest.error)
+    return ReachedSamples(**facts, layer=lowest.layer, inputs=lowest.values, error=lowest.error)
 
 
 def order_at_head(victim: Victim, seen: Observation, x: Tensor) -> Tensor:
-    """The order of the samples x (B, ...) in which their features are nearest to those that were told apart."""
+    """The order of the samples x (B, ...) in which their features are nearest to the separated ones."""
     return _order(victim, samples_at_head(victim, seen), x)
 
 
-def _order(victim: Victim, found: Separated, x: Tensor) -> Tensor:
+def _order(victim: Victim, found: ReachedSamples, x: Tensor) -> Tensor:
     own = _features(victim, _last_layer(victim), x)
     if not bool(own.isfinite().all()):  # nothing to go by
         return torch.arange(len(x), device=x.device)
@@ -210,9 +210,9 @@ def _features(victim: Victim, head: str, x: Tensor) -> Tensor:
     return ran[head].double().cpu()
 
 
-_KEPT: dict[str, Separated | str] = {}
+_KEPT: dict[str, ReachedSamples | str] = {}
 KEPT = 64
-"""Batches of which the samples, or the reason why they cannot be told apart, are kept: every stage of an attack asks again."""
+"""Batches of which the samples, or the reason why they cannot be separated, are kept: every stage of an attack asks again."""
 STARTING = 64
 """Noise inputs of which the features are where the search for samples starts."""
 

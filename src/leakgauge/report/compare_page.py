@@ -9,7 +9,7 @@ from leakgauge.audit.compare import ORDER, CasePair, Comparison, Difference
 from leakgauge.audit.phrasing import metric, moved
 from leakgauge.audit.wording import ending, rule
 from leakgauge.errors import harmless
-from leakgauge.report.templating import environment, printed
+from leakgauge.report.templating import environment, page_time
 
 _SPREAD = {True: "beyond the spread", False: "within the spread", None: "spread not known"}
 
@@ -19,7 +19,7 @@ def render(found: Comparison, *, made: datetime | None = None) -> str:
     page = environment().get_template("compare.html.j2")
     text = page.render(
         found=found,
-        made=printed(made),
+        made=page_time(made),
         cases=[_case(pair) for pair in found.cases],
         words=ORDER,
         tally=[(key, word, count) for key, word in ORDER.items() if (count := found.count(key))],

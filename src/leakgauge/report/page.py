@@ -19,7 +19,7 @@ from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.wording import State, statements
 from leakgauge.errors import BadInput, harmless
 from leakgauge.report.sections import defenses, properties, split, summary, training, updates
-from leakgauge.report.templating import environment, printed, script
+from leakgauge.report.templating import environment, page_time, script
 
 FILE = "report.html"
 _MOST_MODELS = 3
@@ -68,7 +68,7 @@ def render(folder: Path, *, made: datetime | None = None) -> str:
     page = template.render(
         title=f"{_kind(sections)} of {_models(folder) or folder.resolve().name}",
         folder=folder.resolve().name,
-        made=printed(made),
+        made=page_time(made),
         made_from=[section["made_from"] for section in shown],
         questions=[
             {"statement": one, "name": key.capitalize(), "state": _STATES[one.state], "section": sections[key]}

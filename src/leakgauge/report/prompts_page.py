@@ -8,7 +8,7 @@ from leakgauge.audit.prompt_record import PromptFacts, sent_as
 from leakgauge.audit.text_record import MARKS
 from leakgauge.audit.wording import on_prompts
 from leakgauge.errors import harmless
-from leakgauge.report.templating import environment, printed
+from leakgauge.report.templating import environment, page_time
 
 
 def render(facts: PromptFacts, *, made: datetime | None = None) -> str:
@@ -35,7 +35,7 @@ def render(facts: PromptFacts, *, made: datetime | None = None) -> str:
         .get_template("prompts.html.j2")
         .render(
             name=facts.name,
-            made=printed(made),
+            made=page_time(made),
             sentence=on_prompts(facts.recommended),
             rows=rows,
             prompts=facts.prompts,

@@ -24,7 +24,7 @@ def environment() -> Environment:
     return made
 
 
-def printed(made: datetime | None) -> str:
+def page_time(made: datetime | None) -> str:
     """The time to print on a page (default: now)."""
     return (made or datetime.now(UTC)).astimezone(UTC).strftime("%d %B %Y, %H:%M UTC")
 
