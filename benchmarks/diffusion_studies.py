@@ -80,7 +80,7 @@ from reproductions.practical_feasibility import networks as feasibility
 from reproductions.practical_feasibility.control import victim_of
 
 Form = Literal["post", "pre"]
-Architecture = Literal["swin_t", "convnext_t", "vit_b"]
+Architecture = Literal["swin_t", "convnext_t", "vit_b", "swinv2_t", "maxvit_t"]
 Network = int | Form | Architecture
 """A CIFAR ResNet of that depth, the ResNet18 of the feasibility study in that form, or another network of that study."""
 
