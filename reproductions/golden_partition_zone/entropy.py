@@ -54,14 +54,21 @@ def curves(rows: list[Row]) -> list[Curve]:
     made: list[Curve] = []
     for part, (name, network) in NETWORKS.items():
         for labels in ("one-hot", "LS+", "LS-"):
-            wanted = {"part": part, "labels": labels, "decoder": PAPERS_DECODER}
-            radii, fvu = (by_block(rows, column, **wanted) for column in ("radius_per_dimension", "fvu"))
+            radii, fvu = (longest(rows, column, part, labels) for column in ("radius_per_dimension", "fvu"))
             sizes = dimensions(network, list(radii))
             blocks = [
                 AtBlock(b, sizes[b], mean(r), subtracted(mean(r), sizes[b]), mean(fvu[b])) for b, r in radii.items()
             ]
             made += [Curve(f"{name}, {labels}", tuple(blocks))] if blocks else []
     return made
+
+
+def longest(rows: list[Row], column: str, part: str, labels: str) -> dict[int, list[float]]:
+    """The column over the blocks with the paper's 100 decoder epochs where all blocks have them, else with 30."""
+    short, hundred = (
+        by_block(rows, column, part=name, labels=labels, decoder=PAPERS_DECODER) for name in (part, f"{part}-100")
+    )
+    return hundred if hundred.keys() >= short.keys() else short
 
 
 def subtracted(radius: float, size: int) -> float:

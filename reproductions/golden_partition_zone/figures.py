@@ -161,7 +161,7 @@ def curves(rows: list[Row]) -> dict[str, Figure]:
             (
                 *(paper_line(labels, "ir152-curve", labels=labels) for labels in ("one-hot", "LS+", "LS-")),
                 Series("one-hot, residual decoder", {**strong, "part": "ir152-curve"}),
-                paper_line("one-hot, 100 epochs", "ir152-curve-100", labels="one-hot"),
+                *(paper_line(f"{k}, 100 epochs", "ir152-curve-100", labels=k) for k in ("one-hot", "LS+")),
             ),
             published=IR152_MSE,
         ),
