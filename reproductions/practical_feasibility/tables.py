@@ -117,8 +117,11 @@ def starts() -> str:
         off = [max(row["mismatch"][i : i + 3]) for i in range(0, len(row["mismatch"]), 3)]
         lines.append([name, "1 − cos, worst image", *(f"{value:.0e}" for value in off)])
         said.append(f"{name}: {row['setting']}, {row['steps']} steps.")
+    files = {name: f"starts_{name.replace(' ', '_')}.png" for name in done}
     pictures = [
-        f"![Starts and reconstructions of {name}](results/starts_{name.replace(' ', '_')}.png)" for name in done
+        f"![Starts and reconstructions of {name}](results/{file})"
+        for name, file in files.items()
+        if (RESULTS / file).is_file()
     ]
     words = f"{measured_on(RESULTS / 'starts.jsonl')} Mean of 3 images; networks are untrained unless it is said. {' '.join(said)}"
     return "\n\n".join([words, page.table(heads, lines), "![SSIM by start](results/starts.svg)", *pictures])

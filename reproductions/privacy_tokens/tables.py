@@ -63,7 +63,8 @@ def warm() -> str:
             cells = [model, str(at)]
             for token, place in (("transformer", 2), ("autoencoder", 1)):
                 here = [r for r in rows if r["token"] == token and r["sub_epoch"] == at]
-                cells += [f"{said[place]:.2f}", with_error(here) or "void"]
+                ran = any(r["token"] == token for r in rows)
+                cells += [f"{said[place]:.2f}", with_error(here) or ("void" if ran else "not run")]
                 cells += [shown([r[key] for r in here], 2) for key in ("collected", "decoy")]
             lines.append(cells)
     return page.table(heads, lines)
