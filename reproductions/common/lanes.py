@@ -4,7 +4,7 @@
 
 A plan is a set of lanes; each lane is a process after another. Small networks are bound by the time it takes to launch their
 kernels, so lanes side by side use a GPU better than one after another, if NVIDIA's MPS lets them run at the same time. Without it
-processes only take turns, so the jobs of lanes that fill a GPU run one after another: the first of each, then the second.
+processes only take turns.
 
 Rows that are committed are not made again. What comes back under ``--out``: ``rows.tar.gz`` (numbers and logs; packed again every
 minute), ``pictures.tar.gz``, and ``weights.tar.00`` … (pieces of one archive, to be joined with cat). All three unpack in
@@ -26,7 +26,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -52,26 +51,21 @@ class Job:
 
 @dataclass(frozen=True)
 class Lane:
-    """Jobs one after another. ``fills`` says that they keep a whole GPU busy: such lanes run side by side only under MPS."""
+    """Jobs one after another."""
 
     jobs: tuple[Job, ...]
-    fills: bool = False
 
     @property
     def seconds(self) -> float:
         return sum(job.seconds for job in self.jobs)
 
 
-def lane(*jobs: Job, fills: bool = False) -> Lane:
-    return Lane(jobs, fills)
+def lane(*jobs: Job) -> Lane:
+    return Lane(jobs)
 
 
 def feasibility(seconds: float, script: str, *arguments: str) -> Job:
     return Job(f"practical_feasibility.{script}", arguments, seconds)
-
-
-def april(seconds: float, script: str, *arguments: str) -> Job:
-    return Job(f"april.{script}", arguments, seconds)
 
 
 def golden(seconds: float, *arguments: str) -> Job:
@@ -99,7 +93,7 @@ def batch_of_16(form: str, kinds: Sequence[str], *, longer: float) -> Lane:
     return lane(feasibility(30, "accuracy", "--case", f"resnet18_{form}"), searched)
 
 
-HUNDRED = ("--decoder-epochs", "100", "--seeds", "1")
+HUNDRED = ("--decoder-epochs", "100")
 PLANS: dict[str, tuple[Lane, ...]] = {
     "trained": (  # networks that are trained first and attacked then: Fig. 4, ViT-B by closed form, both stems of Swin-T
         lane(
@@ -113,26 +107,11 @@ PLANS: dict[str, tuple[Lane, ...]] = {
         ),
         lane(feasibility(225, "stems", "--stem", "adapted"), starts(220, "swin_t", "--trained")),
     ),
-    "golden": (  # IR-152 with LS+ and the paper's 100 decoder epochs
-        lane(golden(390, "predictions", "clusters", "ir152-curve", *HUNDRED, "--labels", "LS+"), fills=True),
-    ),
     "golden-seeds": (  # second trainings
-        lane(
-            golden(500, "ir152-smoothing", *HUNDRED[:2], "--seeds", "2"),
-            golden(400, "vgg19-curve", "vgg19-smoothing", *HUNDRED[:2], "--seeds", "2"),
-            fills=True,
-        ),
+        lane(golden(400, "vgg19-curve", "vgg19-smoothing", *HUNDRED, "--seeds", "2")),
     ),
-    "next-4": (  # what is missing of Fig. 4 and of fixed positions
-        lane(starts(540, "maxvit_t")),
-        lane(april(420, "positions")),
-    ),
-    "warm": (  # privacy tokens: the critic that is trained on, for the network that lacks it
-        lane(tokens(530, "alexnet_warm_transformer")),
+    "warm": (  # privacy tokens: the critic that is trained on, for the network and token that lack it
         lane(tokens(400, "alexnet_warm_autoencoder")),
-    ),
-    "next-7": (  # Fig. 4 of a trained ViT-B
-        lane(feasibility(60, "accuracy", "--case", "vit_b", "--longer", "2"), starts(400, "vit_b", "--trained")),
     ),
     **{  # Fig. 2, longer searches: shared statistics, the proxy, naive ones
         f"next-{9 + i}": tuple(batch_of_16(form, KINDS[i : i + 1], longer=5.5) for form in ("pre", "post"))
@@ -146,11 +125,10 @@ CUT, WHOLE = (
     ("cifar10_train_a.zip", "cifar10_train_b.zip", "cifar10_test.zip"),
 )
 NEEDS = {
-    "next-4": ("cifar10_test.zip", "mnist.npz", "packages/timm"),
-    **dict.fromkeys(["trained", "warm", *(f"next-{i}" for i in (7, 9, 10, 11))], CUT),
-    **dict.fromkeys(["golden", "golden-seeds"], (*WHOLE, "kmnist_test.npz")),
+    **dict.fromkeys(["trained", "warm", "next-9", "next-10", "next-11"], CUT),
+    "golden-seeds": (*WHOLE, "kmnist_test.npz"),
 }
-"""What a plan reads from its folder of data; ``packages`` is on the path of its scripts."""
+"""What a plan reads from its folder of data."""
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -179,11 +157,8 @@ def main(given: Sequence[str] | None = None) -> None:
         begin(options.work, None if options.quick else ROOT / "reproductions", options.state)
     environment = _environment(options.data)
     sharing = Sharing(environment) if options.device == "cuda" else None
-    mps = sharing is not None and sharing.works
     lanes = PLANS[options.plan]
-    if any(lane.fills for lane in lanes) and not mps:
-        lanes = (in_turns(lanes),)
-    print(f"{len(lanes)} lanes; MPS: {'on' if mps else 'off'}", flush=True)
+    print(f"{len(lanes)} lanes; MPS: {'on' if sharing is not None and sharing.works else 'off'}", flush=True)
     common = ["--device", options.device, *(["--quick"] if options.quick else [])]
     common += ["--data", str(options.data)] if options.data is not None else []
     until = began + options.limit - GRACE
@@ -203,11 +178,6 @@ def main(given: Sequence[str] | None = None) -> None:
     pack(options.work, options.out)
     pack_rows(options.work, options.out)
     print(f"done after {time.monotonic() - began:.0f} s", flush=True)
-
-
-def in_turns(lanes: Sequence[Lane]) -> Lane:
-    """One lane with the first job of each, then the second of each, and on."""
-    return Lane(tuple(job for turn in zip_longest(*(lane.jobs for lane in lanes)) for job in turn if job is not None))
 
 
 def listed(plan: Sequence[Lane]) -> list[str]:
@@ -234,7 +204,6 @@ def begin(work: Path, committed: Path | None, state: Path | None) -> None:
 
 def _environment(data: Path | None) -> dict[str, str]:
     paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    paths += [] if data is None else [str(data.resolve() / "packages")]
     found = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "PYTHONUNBUFFERED": "1",

@@ -255,7 +255,7 @@ def test_lanes_stop_in_time_and_pack_what_is_there(tmp_path, monkeypatch, capsys
 
 
 def test_a_daemon_of_the_caller_is_tried_and_left_alone(monkeypatch):
-    """Without a GPU the trial fails, so lanes that fill one take turns; nothing is started or ended."""
+    """Without a GPU the trial fails, and the lanes run without it; nothing is started or ended."""
     monkeypatch.setattr(lanes.shutil, "which", lambda name: pytest.fail("looked for a daemon of its own"))
     environment = {**os.environ, lanes.PIPE: "/nowhere", "CUDA_VISIBLE_DEVICES": ""}
     sharing = lanes.Sharing(environment)
@@ -263,16 +263,11 @@ def test_a_daemon_of_the_caller_is_tried_and_left_alone(monkeypatch):
     sharing.end()
 
 
-def test_lanes_that_fill_a_gpu_take_turns():
-    a, b, c = (lanes.Job(name) for name in "abc")
-    assert lanes.in_turns([lanes.Lane((a, c)), lanes.Lane((b,))]).jobs == (a, b, c)
-
-
 def test_a_plan_without_its_data_does_not_begin(tmp_path):
     assert set(lanes.NEEDS) == set(lanes.PLANS)
-    (tmp_path / "mnist.npz").write_text("")
-    with pytest.raises(SystemExit, match=r"has no cifar10_test.zip, packages/timm, which next-4 needs"):
-        lanes.main(["next-4", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
+    (tmp_path / "cifar10_train.zip").write_text("")
+    with pytest.raises(SystemExit, match=r"has no cifar10_test.zip, which warm needs"):
+        lanes.main(["warm", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
 
 
