@@ -72,7 +72,9 @@ def measure(
         model, space, (train.x, train.y), (test.x, test.y), recipe=recipes, seconds=options.scale * seconds, device=options.device,
         epochs=given_epochs(net, ledger, options.scale), most_epochs=1 if options.quick else MOST_EPOCHS, seed=options.seed,
     )  # fmt: skip
-    print(f"{key}: {done.accuracy:.1%} after {done.epochs} epochs", flush=True)  # also where there is a row of another training
+    print(
+        f"{key}: {done.accuracy:.1%} after {done.epochs} epochs", flush=True
+    )  # also where there is a row of another training
     save_weights(weights_file(options.weights, net), model, half=True)
     if ledger.has(key):
         return
