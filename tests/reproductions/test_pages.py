@@ -27,7 +27,7 @@ PAGES = {
 VERDICTS = {
     april: {"reproduces": 19, "undecided": 11, TESTED: 1, REACHED: 3},
     golden_partition_zone: {"reproduces": 27, REACHED: 2, TESTED: 4, "undecided": 10},
-    practical_feasibility: {"contradicts": 1, "reproduces": 5, REACHED: 6, TESTED: 3, "undecided": 9},
+    practical_feasibility: {"contradicts": 1, "reproduces": 4, REACHED: 6, TESTED: 3, "undecided": 10},
     privacy_tokens: {"contradicts": 1, "undecided": 10, TESTED: 5, "reproduces": 5},
 }
 
