@@ -1,10 +1,13 @@
-"""Verdicts, scores, records and findings made by hand: the one maker for all tests."""
+"""Verdicts, scores, reconstructions, records and findings made by hand: the one maker for all tests."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from leakgauge.audit.case import Case
 from leakgauge.audit.cause import Cause
@@ -14,7 +17,7 @@ from leakgauge.audit.questions.properties import PropertyRecord
 from leakgauge.audit.records import Record, VictimFacts
 from leakgauge.audit.scoring import Scores
 from leakgauge.audit.verdict import Check, Outcome, Verdict, Way
-from leakgauge.core import Assumption
+from leakgauge.core import Assumption, Reconstruction
 from leakgauge.measures.membership import Rate
 
 FEASIBLE, PARTIAL, INFEASIBLE = Outcome.FEASIBLE, Outcome.PARTIAL, Outcome.INFEASIBLE
@@ -52,6 +55,10 @@ def scores(ssim: float = 0.5, psnr: float = 12.0, *, images: int = 1, **more: fl
 
     known = {"ssim": ssim, "psnr": psnr, "mse": 0.1, **more}
     return Scores(**{name: column(value) for name, value in known.items()})  # type: ignore[arg-type]
+
+
+def reconstruction(x: Tensor, y: Tensor | None = None) -> Reconstruction:
+    return Reconstruction(x=x, y=y, loss=0.0, candidates=x[None], losses=torch.zeros(1), made_by="", seconds=0.0)
 
 
 def record(outcome: Outcome | str | None = INFEASIBLE, *, case: Case | None = None, **changes: Any) -> Record:

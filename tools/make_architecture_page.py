@@ -53,9 +53,10 @@ no audit, and the report cannot reach the truth, because it reads records only.
 
 ## Where to begin
 
-Read `core.py`, the whole vocabulary in one file; then one recipe, `attacks/inverting_gradients.py`; then one law, `check_attack` in
-`testing.py`. The [concepts](concepts.md) say the same in words, [the decisions](adr) say why, and [Contributing](../CONTRIBUTING.md) shows
-how to add an attack, a defense, a channel or a family of models: one file, one line in a registry, and the laws are met or broken at once.
+Read `core/__init__.py`, the whole vocabulary in one file; then one recipe, `attacks/inverting_gradients.py`; then one law,
+`check_attack` in `testing.py`. The [concepts](concepts.md) say the same in words, [the decisions](adr) say why, and
+[Contributing](../CONTRIBUTING.md) shows how to add an attack, a defense, a channel or a family of models: one file, one line in a
+registry, and the laws are met or broken at once.
 """
 
 

@@ -2,7 +2,7 @@
 
 - The pages of ``reproductions/`` with their figures, ``CONTRIBUTING.md``, ``CHANGELOG.md`` and ``examples/README.md`` become pages. Their
   text exists once; nothing is copied into ``docs/``.
-- Links are written for the repository (``../src/leakgauge/core/errors.py``). On the site a link to another page leads there, a link to a
+- Links are written for the repository (``../src/leakgauge/core/spaces.py``). On the site a link to another page leads there, a link to a
   file that is no page becomes its name with the path as a tooltip, and a link that leads nowhere fails the strict build.
 - A page of the reference shows also what its package exports and its text does not name.
 - A page that mkdocs.yml does not name stands at the end of the section ``MORE``, so that a new page needs no other file.

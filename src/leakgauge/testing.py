@@ -207,9 +207,9 @@ class Home:
         return share(self.victim, self.channel, self.x, self.y, reveal=self.reveal)
 
 
-def home(example: Example, *, victim: str = "") -> Home:
-    """The case of an example, or the same on another tiny ``victim``."""
-    made, x, y = tiny_case(victim or example.victim or "cnn")
+def home(example: Example) -> Home:
+    """The case of an example."""
+    made, x, y = tiny_case(example.victim or "cnn")
     sent = made if example.server is None else example.server(made)
     own = (Auxiliary(made.space.encode(tiny_images(60)[0][10:])),) if example.auxiliary else ()
     return Home(sent, x, y, example.channel or Gradient(), (Size(), *own))

@@ -10,6 +10,7 @@ from leakgauge.core import Victim, share
 from leakgauge.defenses import GaussianNoise, Withhold
 from leakgauge.errors import Inapplicable
 from leakgauge.integrations.huggingface import load_text
+from leakgauge.models import NextToken
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "standard", "a"])
@@ -76,7 +77,7 @@ def test_what_a_tied_output_hides_of_a_batch_is_said_or_refused(width, missing):
     count, length, vocab = (2, 16, 300) if width == 32 else (4, 12, 300)
     settings = {"model_type": "gpt2", "vocab_size": vocab, "n_embd": width, "n_layer": 2, "n_head": 4}
     model, space = load_text({**settings, "bos_token_id": 1, "eos_token_id": 2}, length=length, language_model=True)
-    victim = Victim(model, space, loss=next_token)
+    victim = Victim(model, space, loss=NextToken())
     x = space.start(count, torch.Generator().manual_seed(3))
     seen = share(victim, Gradient(), x, x)
     if missing is None:
@@ -89,10 +90,6 @@ def test_what_a_tied_output_hides_of_a_batch_is_said_or_refused(width, missing):
     (said,) = [int(note.rpartition(" ")[2]) for note in result.notes if note.startswith("rows that may be of tokens")]
     assert said == missing
     assert len(sent - found) <= said
-
-
-def next_token(scores, y):
-    return torch.nn.functional.cross_entropy(scores[:, :-1].flatten(0, 1), y[:, 1:].flatten())
 
 
 def test_a_withheld_table_is_refused(text_victim, sentences):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from PIL import Image
 
-from leakgauge.attacks import denoised, diffusion, diffusion_guided, inverting_gradients, linear
+from leakgauge.attacks import denoised, diffusion, diffusion_guided, generative_prior, inverting_gradients, linear
 from leakgauge.attacks.denoised import noise_deviation
 from leakgauge.audit import Case, embedded, score
 from leakgauge.audit.evaluate import assumed
@@ -52,7 +52,7 @@ def test_a_prior_that_others_trained_is_an_assumption():
     assert not diffusion().assumptions()
 
 
-@pytest.mark.parametrize("make", [diffusion, diffusion_guided])
+@pytest.mark.parametrize("make", [diffusion, diffusion_guided, generative_prior])
 @pytest.mark.parametrize("count", [0, 10])
 def test_without_images_of_its_own_it_does_not_apply(make, count):
     victim = Victim(CNN(), Pixels((1, 28, 28)))

@@ -8,10 +8,9 @@ from leakgauge.attacks import fit_generator, generative_prior, inverting_gradien
 from leakgauge.audit import Case, embedded, score
 from leakgauge.audit.null import null_run
 from leakgauge.channels import Gradient
-from leakgauge.core import Auxiliary, Pixels, Size, Victim, share
+from leakgauge.core import Auxiliary, Size, Victim, share
 from leakgauge.data.embedded import fashion
-from leakgauge.errors import BadInput, Inapplicable
-from leakgauge.models import CNN
+from leakgauge.errors import BadInput
 from leakgauge.priors.generator import whitened_components
 
 
@@ -90,15 +89,6 @@ def test_it_finds_the_image_of_a_trained_vit_where_smoothness_does_not_suffice()
 def test_the_adversary_is_told_to_hold_images():
     _, seen, _, _ = case("cnn")
     assert any("500 auxiliary images" in known.what for known in seen.assumptions)
-
-
-@pytest.mark.parametrize("count", [0, 10])
-def test_without_images_of_its_own_it_does_not_apply(count):
-    victim = Victim(CNN(), Pixels((1, 28, 28)))
-    x, y = torch.rand(1, 1, 28, 28), torch.tensor([3])
-    told = (Size(), Auxiliary(torch.rand(count, 1, 28, 28))) if count else (Size(),)
-    with pytest.raises(Inapplicable, match=f"at least 16 of the adversary's own images, but it has {count}; reveal"):
-        generative_prior()(victim, share(victim, Gradient(), x, y, reveal=told))
 
 
 def test_a_model_in_half_precision_is_attacked_in_float32():

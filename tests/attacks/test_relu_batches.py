@@ -9,25 +9,12 @@ from torch import Tensor, nn
 from leakgauge.attacks import relu_batches
 from leakgauge.attacks.relu_batches import Factors, _null_space, separate, sparse_columns
 from leakgauge.channels import Aggregate, FedAvg, Gradient
-from leakgauge.core import Auxiliary, Pixels, Size, Victim, share
-from leakgauge.data.embedded import MEAN, STD, fashion
+from leakgauge.core import Auxiliary, Size, Victim, share
+from leakgauge.data.embedded import fashion
 from leakgauge.defenses import GaussianNoise, Prune, WithholdNames
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.models import CNN, MLP
-
-SPACE = Pixels((1, 28, 28), mean=MEAN, std=STD)
-
-
-def batch(size: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    images, labels = fashion("test")
-    rows = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[:size]
-    return SPACE.encode(images[rows]), labels[rows]
-
-
-def decibels(guesses: Tensor, truths: Tensor) -> Tensor:
-    """For each guess the PSNR to the nearest truth."""
-    shown, true = (SPACE.decode(x).flatten(1).double() for x in (guesses, truths))
-    return -10 * torch.cdist(shown, true).square().div(true.shape[1]).amin(1).clamp_min(1e-20).log10()
+from tests.attacks.fashion_batches import SPACE, batch, decibels
 
 
 @pytest.mark.parametrize(

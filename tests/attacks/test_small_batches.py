@@ -12,20 +12,13 @@ from torch import nn
 
 from leakgauge.attacks import small_batches, strongest
 from leakgauge.channels import Aggregate, FedAvg, Gradient
-from leakgauge.core import Pixels, Size, Victim, share
-from leakgauge.data.embedded import MEAN, STD, fashion
+from leakgauge.core import Size, Victim, share
+from leakgauge.data.embedded import fashion
 from leakgauge.defenses import GaussianNoise
 from leakgauge.errors import Inapplicable
 from leakgauge.inversion.output_gradient import samples_at_head
 from leakgauge.models import CNN, MLP
-
-SPACE = Pixels((1, 28, 28), mean=MEAN, std=STD)
-
-
-def batch(size, seed=0):
-    images, labels = fashion("test")
-    rows = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[:size]
-    return SPACE.encode(images[rows]), labels[rows]
+from tests.attacks.fashion_batches import SPACE, batch, decibels
 
 
 def trained(activation, steps=60):
@@ -49,12 +42,6 @@ def surer(victim, x, y, margin):
         step = torch.outer(F.one_hot(y[0], 10) - 0.1, hidden) / hidden.square().sum()
         others = F.one_hot(y[0], 10) == 0
         victim.model[-1].weight += (margin - float(score[y[0]] - score[others].max())) * step
-
-
-def decibels(guesses, truths):
-    """For each guess the PSNR to the nearest truth."""
-    shown, true = (SPACE.decode(x).flatten(1).double() for x in (guesses, truths))
-    return -10 * torch.cdist(shown, true).square().div(true.shape[1]).amin(1).clamp_min(1e-20).log10()
 
 
 def certified_rightly(victim, x, y):

@@ -6,7 +6,6 @@ import weakref
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from leakgauge.attacks import sentences, span_limits, token_spans
@@ -83,14 +82,10 @@ def test_frozen_embeddings_do_not_help(kind):
     assert found.certified.all()
 
 
-def next_token(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-
-
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_of_a_language_model_all_but_the_last_token_is_read(kind):
     """The last token is only predicted: no layer gets a gradient from it."""
-    victim, x = make(kind, language_model=True, loss=next_token), draw(3, seed=2)
+    victim, x = make(kind, language_model=True, loss=NextToken()), draw(3, seed=2)
     found = token_spans()(victim, share(victim, Gradient(), x, x))
     assert rows(found.x[:, :-1]) == rows(x[:, :-1])
     assert not found.certified.any()

@@ -14,7 +14,6 @@ from leakgauge.audit.bounds import Bound
 from leakgauge.audit.case import Change
 from leakgauge.audit.cause import Cause
 from leakgauge.audit.findings import (
-    Defenses,
     Findings,
     Flip,
     Measured,
@@ -25,7 +24,8 @@ from leakgauge.audit.findings import (
     Updates,
 )
 from leakgauge.audit.questions import QUESTIONS
-from tests.made import FEASIBLE, TOLD, defended, ended, update, verdict
+from tests.audit.tried_defenses import BASE, ROW, TRIED, defenses
+from tests.made import FEASIBLE, TOLD, ended, update, verdict
 from tests.made import INFEASIBLE as HELD
 
 EVAL = ("client computes its update in eval mode",)
@@ -49,9 +49,6 @@ SCANNED = Split(
     threshold=0.25, cuts=7, recommended="features.pool3", fvu=0.31, bytes=2304, raw_bytes=784, edge_share=0.93, decoder_epochs=12,
     safest="head", safest_fvu=0.56, scanned=7, auxiliary=800, tested=200,
 )  # fmt: skip
-BASE = defended(1, "", "feasible", ssim=0.88, auc=1.0, cost=0.0)
-ROW = defended(2, "prune:0.99", HELD, ssim=0.13, auc=0.71, cost=1.25, cost_low=-0.5, cost_high=3.0, front=True)
-TRIED = Defenses(BASE, (ROW,), setting="cnn, train mode, batch 1", steps=100, train_steps=60, seconds=80.0)
 
 
 def updates(*every: Update, flips: tuple[Flip, ...] = ()) -> Findings:
@@ -69,10 +66,6 @@ def training(**changes: object) -> Findings:
 
 def split(**changes: object) -> Findings:
     return Findings(split=replace(SCANNED, **changes))
-
-
-def defenses(**changes: object) -> Findings:
-    return Findings(defenses=replace(TRIED, **changes))
 
 
 FIRES: dict[str, Findings] = {

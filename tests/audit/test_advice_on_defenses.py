@@ -5,18 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from leakgauge.audit.advice import advise
-from leakgauge.audit.findings import Defended, Defenses, Findings
+from leakgauge.audit.findings import Defended
 from leakgauge.audit.verdict import Way
-from tests.made import INFEASIBLE as HELD
-from tests.made import defended, ended
-
-BASE = defended(1, "", "feasible", ssim=0.88, auc=1.0, cost=0.0)
-ROW = defended(2, "prune:0.99", HELD, ssim=0.13, auc=0.71, cost=1.25, cost_low=-0.5, cost_high=3.0, front=True)
-TRIED = Defenses(BASE, (ROW,), setting="cnn, train mode, batch 1", steps=100, train_steps=60, seconds=80.0)
-
-
-def defenses(**changes: object) -> Findings:
-    return Findings(defenses=replace(TRIED, **changes))
+from tests.audit.tried_defenses import BASE, ROW, defenses
+from tests.made import ended
 
 
 def test_a_verdict_that_turns_on_a_hair_recommends_no_defense():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -53,6 +54,12 @@ def images(seed: int, count: int = 1) -> tuple[Tensor, Tensor]:
     return avg_pool2d(x[rows], 2)[:, :, 1:13, 1:13], y[rows]
 
 
+def shows_more(nothing: Tensor, truth: Tensor, image: Tensor) -> bool:
+    """Whether an image shows more of the truth than what was found without the signal."""
+    own, blind = (pair_images(one.clamp(0, 1), truth).scores for one in (image, nothing))
+    return judge(own, blind, trivial_baseline(truth)).outcome.leaks
+
+
 def failed_for(kind: str, seed: int) -> TruthTest:
     """The truth test of a set-up that fails for a known reason."""
     x, y = images(seed)
@@ -64,10 +71,7 @@ def failed_for(kind: str, seed: int) -> TruthTest:
     attack = inverting_gradients(steps=50, tv=tv, lr=1e-5 if kind == "broken solver" else 0.1)
     found, nothing = attack(victim, seen, seed=seed), null_run(attack, victim, seen, seed=seed)
 
-    def shows(image: Tensor) -> bool:
-        own, blind = (pair_images(one.clamp(0, 1), x).scores for one in (image, nothing.x))
-        return judge(own, blind, trivial_baseline(x)).outcome.leaks
-
+    shows = partial(shows_more, nothing.x, x)
     client = Client(y, Gradient(), 0)
     return explain(attack, victim, seen, found, x, client, nothing=nothing, shows=shows, seed=seed)
 
@@ -98,11 +102,7 @@ def test_fitting_the_noise_better_than_the_truth_does_is_no_evidence(noise: floa
     attack = inverting_gradients(steps=50, tv=0.0)
     found, nothing = attack(victim, seen, seed=seed), null_run(attack, victim, seen, seed=seed)
     found = replace(found, x=continue_from(victim, seen, found.x, y, goal=0.0)[0])
-
-    def shows(image: Tensor) -> bool:
-        own, blind = (pair_images(one.clamp(0, 1), x).scores for one in (image, nothing.x))
-        return judge(own, blind, trivial_baseline(x)).outcome.leaks
-
+    shows = partial(shows_more, nothing.x, x)
     test = explain(
         attack, victim, seen, found, x, Client(y, Gradient(), 0), nothing=nothing, shows=shows, thorough=True, seed=seed
     )

@@ -22,9 +22,9 @@ from leakgauge.audit.questions import defense_records as defenses
 from leakgauge.audit.questions import split_records, training
 from leakgauge.audit.verdict import Outcome
 from tests.report.eight_setups import store_eight
+from tests.report.made_defenses import store_defenses
 from tests.report.made_scan import make_scan
 from tests.report.made_training import make_monitored, store_monitored
-from tests.report.test_defenses import write_into
 
 OLD = Path(__file__).parents[1] / "golden" / "run_0_1"
 SENTENCES = {"reason", "notes", "stated", "command", "training", "why", "message"}
@@ -38,7 +38,7 @@ def made_by_hand(folder: Path) -> None:
     store_eight(folder)
     store_monitored(folder, make_monitored())
     make_scan(folder)
-    write_into(folder)
+    store_defenses(folder)
 
 
 def of_version_0_1(folder: Path) -> None:

@@ -14,6 +14,7 @@ from leakgauge.audit import Case, embedded, plan, records, run_all
 from leakgauge.audit.processes import PRELOADED, Processes, _portable
 from leakgauge.errors import BadInput
 from leakgauge.integrations.setups import find
+from tests.comparing import table
 
 CASES = [Case(first=i, options={"steps": 2}) for i in range(3)]
 
@@ -52,12 +53,6 @@ def refuses(case):
 def asks_the_environment(case):
     raise RuntimeError(os.environ.get("ASKED_BY_A_WORKER", "nothing"))
 """
-
-
-def table(found) -> list[dict]:
-    """Records without what may differ between two runs of one case."""
-    lines = [records.to_json(r) for r in found]
-    return [{k: v for k, v in line.items() if k not in ("seconds", "peak_bytes", "finished")} for line in lines]
 
 
 @pytest.fixture

@@ -11,18 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakgauge.audit.scoring import Scores, score, score_images, score_images_in_order, trivial_baseline
-from leakgauge.core import Pixels, Reconstruction
+from leakgauge.core import Pixels
 from leakgauge.data.embedded import fashion
+from tests.made import reconstruction
 
 SPACE = Pixels((3, 12, 12), mean=(0.5,), std=(0.25,))
 
 
 def images(n: int, seed: int = 0):
     return torch.rand(n, 3, 12, 12, generator=torch.Generator().manual_seed(seed))
-
-
-def reconstruction(x, y=None) -> Reconstruction:
-    return Reconstruction(x=x, y=y, loss=0.0, candidates=x[None], losses=torch.zeros(1), made_by="", seconds=0.0)
 
 
 @settings(max_examples=20, deadline=None)

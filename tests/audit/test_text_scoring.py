@@ -8,14 +8,11 @@ import pytest
 import torch
 
 from leakgauge.audit import score, score_text
-from leakgauge.core import Reconstruction, Tokens
+from leakgauge.core import Tokens
 from leakgauge.errors import BadInput
+from tests.made import reconstruction
 
 TRUTH = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8], [9, 9, 9, 9]])
-
-
-def reconstruction(x, y=None) -> Reconstruction:
-    return Reconstruction(x=x, y=y, loss=0.0, candidates=x[None], losses=torch.zeros(1), made_by="", seconds=0.0)
 
 
 def test_a_perfect_shuffled_batch():

@@ -19,6 +19,7 @@ from leakgauge.defenses import GaussianNoise
 from leakgauge.errors import BadInput
 from leakgauge.integrations.huggingface import load_text
 from leakgauge.inversion.mismatch import layer_mismatch
+from leakgauge.models import NextToken
 from leakgauge.testing import tiny_case
 
 
@@ -107,10 +108,6 @@ def test_strong_noise_stops_the_attack_but_not_a_better_search():
     assert result.verdict.certified == 0
 
 
-def next_token(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-
-
 def test_a_language_model_may_guess_what_it_knows_by_heart():
     """A model that always writes 5 after 4 and 4 after 5: a sentence of these is no leakage."""
     gpt2 = {"model_type": "gpt2", "vocab_size": 40, "n_embd": 16, "n_layer": 1, "n_head": 2}
@@ -124,7 +121,7 @@ def test_a_language_model_may_guess_what_it_knows_by_heart():
         def forward(self, ids):
             return self.inner(ids) * 0 + 50 * F.one_hot(torch.where(ids == 4, 5, 4), 40)
 
-    victim = Victim(ByHeart(), space, loss=next_token)
+    victim = Victim(ByHeart(), space, loss=NextToken())
     public = torch.tensor([[4, 4, 5, 5, 7, 8]])
     guesses = own_guesses(victim, 2, public, seed=0)
     assert guesses["language model"].tolist() == [[4, 5, 4, 5, 4, 5], [5, 4, 5, 4, 5, 4]]

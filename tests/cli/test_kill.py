@@ -39,7 +39,7 @@ AUDIT = (
 )  # fmt: skip
 SHORT = ("--training-steps", "24", "--epochs", "2")
 LONGER = ("--training-steps", "150", "--epochs", "8")
-MAY_DIFFER = ("seconds", "peak_bytes", "finished", "started", "planning", "command")
+MAY_DIFFER = ("seconds", "peak_bytes", "finished", "started", "planning", "command", "commit")
 FILES = (
     "plan.json", "records.jsonl", "monitor.jsonl", "scan.json", "scan.jsonl", "scan_conclusion.json", "defenses.jsonl",
     "questions.jsonl", "explanation.json",
@@ -96,7 +96,7 @@ def ended(child: int, *, within: float) -> int | None:
 
 
 def tables(folder: Path) -> dict[str, object]:
-    """All that the run holds but for seconds, memory and times of day; pictures as they are."""
+    """All that the run holds but for seconds, memory, times of day and the commit; pictures as they are."""
     found: dict[str, object] = {p.name: p.read_bytes() for p in folder.glob("pictures/*")}
     for name in (name for name in FILES if (folder / name).exists()):
         text = (folder / name).read_text()

@@ -70,7 +70,7 @@ def test_an_idx_file_with_sizes_that_do_not_fit_64_bits(tmp_path):
         read_idx(path)
 
 
-def _forged(path, shape, content=b"\x00" * 64, size=None):
+def _forged(path, shape, content=b"\x00" * 64):
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:

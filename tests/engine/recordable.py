@@ -108,23 +108,3 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, (tuple, list)):
         for item in value:
             yield from _tensors(item)
-
-
-class AdamInTensors(torch.optim.Optimizer):
-    """Adam with step and rate as tensors, as torch's capturable one keeps them, which it does on GPUs only."""
-
-    def __init__(self, variables, lr):
-        super().__init__(variables, {"lr": torch.tensor(lr)})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for p in group["params"]:
-                state = self.state[p]
-                if not state:
-                    state.update(step=torch.zeros(()), first=torch.zeros_like(p), second=torch.zeros_like(p))
-                state["step"].add_(1)
-                state["first"].mul_(0.9).add_(p.grad, alpha=0.1)
-                state["second"].mul_(0.999).addcmul_(p.grad, p.grad, value=0.001)
-                one, two = (1 - torch.pow(torch.full((), beta), state["step"]) for beta in (0.9, 0.999))
-                p.sub_(group["lr"] * (state["first"] / one) / ((state["second"] / two).sqrt() + 1e-8))

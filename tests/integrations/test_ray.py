@@ -8,18 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from leakgauge.audit import Case, embedded, records, run_all
+from leakgauge.audit import Case, embedded, run_all
 from leakgauge.errors import BadInput
 from leakgauge.integrations.ray import OnRay
+from tests.comparing import table
 
 ray = pytest.importorskip("ray")
 
 CASES = [Case(first=i, options={"steps": 2}) for i in range(3)]
-
-
-def table(found) -> list[dict]:
-    lines = [records.to_json(r) for r in found]
-    return [{k: v for k, v in line.items() if k not in ("seconds", "peak_bytes", "finished")} for line in lines]
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from leakgauge.audit.questions.training import MonitorRun
 from leakgauge.audit.records import Record
 
 from .eight_setups import build, make_record, store_eight
+from .made_defenses import store_defenses
 from .made_scan import make_scan
 from .made_training import make_monitored
 
@@ -37,6 +38,14 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole run on disk, made once; nobody may change it but by writing its report."""
     folder = tmp_path_factory.mktemp("hospital-pilot")
     store_eight(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def guarded_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trials of defenses on disk; nobody may change them but by writing their report."""
+    folder = tmp_path_factory.mktemp("guarded")
+    store_defenses(folder)
     return folder
 
 

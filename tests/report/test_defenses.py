@@ -1,72 +1,31 @@
-"""The section on defenses: its statement, its table, its chart, and how it looks in a real browser."""
+"""The section on defenses: its statement, its table and its chart."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from leakgauge.audit.case import Case
 from leakgauge.audit.findings import Defenses, defenses_of, read_findings
 from leakgauge.audit.questions import defense_records as store
-from leakgauge.audit.questions.defense_records import DefenseRecord
-from leakgauge.audit.verdict import Outcome, Verdict, Way
+from leakgauge.audit.verdict import Verdict, Way
 from leakgauge.audit.wording import defense_words, on_defenses, statements
-from leakgauge.core import Assumption
 from leakgauge.errors import BadInput
 from leakgauge.report import charts
 from leakgauge.report.charts import Mark
 from leakgauge.report.page import write
 from leakgauge.report.sections import defenses
 from leakgauge.report.sections.defenses import defense_chart
-from tests import made
-from tests.made import FEASIBLE, INFEASIBLE, PARTIAL, scores, verdict
-
-CASE = Case(model="cnn<b>", options={"steps": 200})
-
-
-def tried(spec: str, outcome: Outcome | None, ssim: float, **changes: Any) -> DefenseRecord:
-    known = {"case": CASE, "assumptions": (Assumption("eval mode", "diagnostic"),), "null": scores(0.125, 7.0)}
-    return made.tried(spec, outcome, ssim, **{**known, **changes})
-
-
-NONE = tried("", FEASIBLE, 0.95, auc=1.0)
-STOPPED = tried("gaussian_noise:relative=10.0", INFEASIBLE, 0.2, cost=0.06)
-RECORDS = [
-    NONE,
-    tried("gaussian_noise:relative=0.1", FEASIBLE, 0.96),
-    STOPPED,
-    tried("prune:0.9", PARTIAL, 0.5, cost=0.02),
-    tried("quantize:4", FEASIBLE, 0.9, cost=-0.004),
-    tried("withhold:head", None, 0, cost=0.04, status="refused", reason="not shared: <head>", scores=None, null=None),
-    tried("clip:1.0", None, 0, status="error", reason="RuntimeError: boom", scores=None, leakage={}, accuracy={}),
-    tried("prune:0.99", PARTIAL, 0.4, cost=None),
-]
+from tests.made import FEASIBLE, INFEASIBLE, PARTIAL, verdict
+from tests.report.made_defenses import NONE, RECORDS, STOPPED, store_defenses, tried
 
 
 def context(folder: Path) -> dict[str, Any]:
     return defenses.section(store.read(folder), folder, statements(read_findings(folder))[3])
-
-
-def write_into(folder: Path, records: list[DefenseRecord] = RECORDS) -> None:
-    for number, record in enumerate(records):
-        pixels = np.random.default_rng(number).integers(0, 256, (8, 8), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / f"{number}.png")
-        names = {"truth": "0.png", "reconstruction": f"{number}.png"} if record.status == "done" else {}
-        store.append(folder, replace(record, pictures=names))
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("guarded")
-    write_into(folder)
-    return folder
 
 
 def test_a_folder_without_trials(tmp_path: Path):
@@ -101,8 +60,8 @@ def test_members_are_hidden_only_where_the_interval_reaches_guessing():
     assert "With clip:1.0 an attacker infers batch membership with an AUC of 0.53" in said
 
 
-def test_the_page_says_what_was_found(run: Path):
-    page = write(run).read_text().replace("<wbr>", "")
+def test_the_page_says_what_was_found(guarded_folder: Path):
+    page = write(guarded_folder).read_text().replace("<wbr>", "")
     assert "<h1>Audit of guarded" in page
     assert "from trials of 7 defenses." in " ".join(page.split())
     assert page.count("1 of 7 defenses made the attack infeasible") == 2  # at the top and in the section
@@ -116,8 +75,8 @@ def test_the_page_says_what_was_found(run: Path):
         assert f">{wrong}<" not in page
 
 
-def test_rows_hold_values_with_their_intervals(run):
-    rows = context(run)["rows"]
+def test_rows_hold_values_with_their_intervals(guarded_folder):
+    rows = context(guarded_folder)["rows"]
     assert [row["number"] for row in rows] == list(range(1, 9))
     assert rows[2]["auc"] == ("0.980", "0.960 to 1.000")
     assert rows[2]["accuracy"] == ("74.0", "72.0 to 76.0")
@@ -130,8 +89,8 @@ def test_rows_hold_values_with_their_intervals(run):
     assert [row["front"] for row in rows] == [False, False, True, True, True, False, False, False]
 
 
-def test_the_picture_shows_the_measured_trials_in_their_places(run):
-    svg = ElementTree.fromstring(str(context(run)["svg"]))
+def test_the_picture_shows_the_measured_trials_in_their_places(guarded_folder):
+    svg = ElementTree.fromstring(str(context(guarded_folder)["svg"]))
     told = svg.find("desc").text
     assert "3 noise 10 ×: SSIM 0.20, 6.0 points of accuracy lost, infeasible" in told
     assert told.endswith("On the Pareto front: 3 noise 10 ×, 4 pruning 90 %, 5 quantisation 4 bits.")
@@ -204,7 +163,7 @@ def test_labels_cover_neither_marks_nor_each_other(count):
 
 
 def test_without_costs_there_is_no_picture_and_the_page_says_so(tmp_path):
-    write_into(tmp_path, [tried("", FEASIBLE, 0.9, cost=None), tried("prune:0.9", PARTIAL, 0.5, cost=None)])
+    store_defenses(tmp_path, [tried("", FEASIBLE, 0.9, cost=None), tried("prune:0.9", PARTIAL, 0.5, cost=None)])
     page = write(tmp_path).read_text()
     assert context(tmp_path)["svg"] is None
     assert "no trial has both a reconstruction and a known cost" in page
@@ -212,55 +171,10 @@ def test_without_costs_there_is_no_picture_and_the_page_says_so(tmp_path):
 
 
 def test_an_attack_that_fails_anyway_makes_no_front(tmp_path):
-    write_into(tmp_path, [replace(NONE, verdict=verdict(INFEASIBLE)), STOPPED])
+    store_defenses(tmp_path, [replace(NONE, verdict=verdict(INFEASIBLE)), STOPPED])
     assert "There is no front: the attack fails even without a defense" in write(tmp_path).read_text()
     svg = str(context(tmp_path)["svg"])
     assert "1 no defense: SSIM 0.95" in svg
     assert "There is no front." in svg
     assert "Pareto front" not in svg
     assert 'class="front"' not in svg
-
-
-# --- in a browser ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def visit(browser, run):
-    contexts = []
-
-    def opened(width: int = 1280, scheme: str = "light"):
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
-        contexts.append(context)
-        page = context.new_page()
-        page.goto(write(run).as_uri())
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-
-
-@pytest.mark.parametrize("width", [320, 390, 1280])
-def test_page_does_not_scroll_sideways(visit, width: int):
-    page = visit(width)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    spills = """[...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll, pre, svg') &&
-        e.getBoundingClientRect().right > innerWidth + 1).map(e => e.className).slice(0, 3)"""
-    assert page.evaluate(spills) == []
-
-
-def test_everything_is_described(visit):
-    page = visit()
-    assert page.evaluate("document.images.length") == 7  # the original, and what the attack made of it in six trials
-    assert page.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0 && i.alt)")
-    assert page.evaluate("[...document.querySelectorAll('th')].every(t => ['row', 'col'].includes(t.scope))")
-    assert page.evaluate("[...document.querySelectorAll('tbody a')].every(a => document.querySelector(a.hash))")
-    levels = page.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map(h => +h.tagName[1])")
-    assert all(b - a <= 1 for a, b in pairwise(levels))
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read(visit, scheme: str, contrast: str):
-    page = visit(scheme=scheme)
-    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-    assert page.evaluate(contrast)["ratio"] >= 4.5

@@ -33,9 +33,9 @@ from leakgauge.report import compare_page
 from leakgauge.report.page import render
 
 from .eight_setups import store_eight
+from .made_defenses import store_defenses
 from .made_scan import make_scan
 from .made_training import make_monitored, store_monitored
-from .test_defenses import write_into
 
 QUESTIONS = ("updates", "training", "split", "defenses")
 
@@ -86,7 +86,7 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Views:
     store_eight(folder)
     store_monitored(folder, make_monitored())
     make_scan(folder)
-    write_into(folder)
+    store_defenses(folder)
     other = folder.parent / "other"
     shutil.copytree(folder, other)
     cases, found, limit = records.read(folder), read_findings(folder), Outcome.PARTIAL

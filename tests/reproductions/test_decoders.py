@@ -11,7 +11,6 @@ from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.models.seeded import seeded
 from leakgauge.testing import check_part
 from reproductions.common.decoders import (
-    DECODERS,
     ClassToken,
     Enhanced,
     Flattened,
@@ -38,19 +37,19 @@ from reproductions.golden_partition_zone.decoder_tables import ATTENTION, ENHANC
 from tests.zoo import count, on_meta
 
 IMAGE = (3, 64, 64)
-FEATURES = {
-    "residual": (32, 8, 8),
-    "reversed_ir": (32, 8, 8),
-    "enhanced": (32, 8, 8),
-    "flattened": (17, 8),
-    "class_token": (17, 8),
-    "prediction_vector": (10,),
+DECODERS = {
+    Residual: (32, 8, 8),
+    ReversedIR: (32, 8, 8),
+    Enhanced: (32, 8, 8),
+    Flattened: (17, 8),
+    ClassToken: (17, 8),
+    PredictionVector: (10,),
 }
 
 
-@pytest.mark.parametrize("name", DECODERS)
-def test_every_decoder_makes_images_between_0_and_1_and_uses_all_it_has(name):
-    decoder, feature = DECODERS[name](), FEATURES[name]
+@pytest.mark.parametrize(("kind", "feature"), DECODERS.items())
+def test_every_decoder_makes_images_between_0_and_1_and_uses_all_it_has(kind, feature):
+    decoder = kind()
     check_part(decoder)
     network = decoder(feature, (1, 28, 28))
     out = network(torch.randn(3, *feature, generator=torch.Generator().manual_seed(0)))

@@ -19,6 +19,7 @@ from leakgauge.inversion.latent import SPREAD
 from reproductions.common import gates
 from reproductions.common.networks import ResNet18
 from reproductions.common.runner import Options, Rows, measured_on, read
+from reproductions.common.sheets import CIFAR_SPACE
 from reproductions.common.verdicts import Word
 from reproductions.practical_feasibility import (
     claims,
@@ -113,7 +114,7 @@ def quick(out: Path, *, trained: bool = False) -> closed_form.Options:
 
 def test_the_plain_power_is_the_cosine_over_all_parameters():
     model = ResNet18(width=4).eval()
-    victim = Victim(model, Pixels((3, 32, 32), **control.CIFAR))
+    victim = Victim(model, Pixels((3, 32, 32), **CIFAR_SPACE))
     x, y = victim.space.encode(photographs(32)[:2]), torch.tensor([1, 2])
     seen = [share(victim, Gradient(), x[i : i + 1], y[i : i + 1], reveal=[Size(), Labels()]) for i in range(2)]
     attack = control.Setting(tv=0.0).attack(1, 1)

@@ -1,19 +1,6 @@
 """The page on who imports whom: from a tiny package; ``make docs`` checks that the committed page is up to date."""
 
-import importlib
-import sys
-from pathlib import Path
-
 import pytest
-
-TOOLS = Path(__file__).parents[2] / "tools"
-
-
-@pytest.fixture(scope="module")
-def tool():
-    sys.path.insert(0, str(TOOLS))
-    yield importlib.import_module("make_architecture_page")
-    sys.path.remove(str(TOOLS))
 
 
 @pytest.fixture

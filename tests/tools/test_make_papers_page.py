@@ -1,6 +1,5 @@
 """The page of papers: how references are read, and that the committed page is the made one."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -8,16 +7,6 @@ from pathlib import Path
 import pytest
 
 TOOL = Path(__file__).parents[2] / "tools" / "make_papers_page.py"
-
-
-@pytest.fixture(scope="module")
-def tool():
-    spec = importlib.util.spec_from_file_location("make_papers_page", TOOL)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
 
 
 @pytest.mark.parametrize(

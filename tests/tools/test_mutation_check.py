@@ -1,22 +1,12 @@
 """The mutation check itself: what it calls trouble. The tests it would run are replaced by their exit codes."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
-
-TOOL = Path(__file__).parents[2] / "tools" / "mutation_check.py"
 
 
 @pytest.fixture
-def tool(monkeypatch):
-    spec = importlib.util.spec_from_file_location("mutation_check", TOOL)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "copy_to", lambda folder: _one_file(folder))
-    return module
+def tool(tool, monkeypatch):
+    monkeypatch.setattr(tool, "copy_to", lambda folder: _one_file(folder))
+    return tool
 
 
 def _one_file(folder):

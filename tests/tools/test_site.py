@@ -4,7 +4,6 @@ import ast
 import doctest
 import importlib
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,7 @@ from leakgauge.audit import verdict, wording
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def tools_can_be_imported():
-    sys.path.insert(0, str(ROOT / "tools"))
-    yield
-    sys.path.remove(str(ROOT / "tools"))
+pytestmark = pytest.mark.usefixtures("tools_can_be_imported")
 
 
 def written(folder, files):

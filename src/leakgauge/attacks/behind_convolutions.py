@@ -11,9 +11,8 @@ from leakgauge.attacks.feature_matching import feature_matching
 from leakgauge.channels import Features
 from leakgauge.channels.facts import require_shared
 from leakgauge.core import Observation, Victim
-from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import Observed
-from leakgauge.engine.reference import capturing
+from leakgauge.engine.reference import inputs_of
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.graphs import find_point, trace_of
 from leakgauge.inversion import Given
@@ -30,8 +29,7 @@ def first_linear_behind(victim: Victim, seen: Observation, *, seed: int) -> tupl
     signal = Observed.check(seen.signal, victim).signal
     names = [name for name, module in victim.model.named_modules() if isinstance(module, nn.Linear)]
     noise = victim.to_input(victim.space.start(2, torch.Generator().manual_seed(seed)))
-    with torch.no_grad(), private_randomness(seed, victim.device), capturing(victim.model, names) as entered:
-        victim(noise)
+    entered = inputs_of(victim, names, noise, seed=seed)
     if not entered:
         raise Inapplicable("separating a batch needs a fully connected layer, and the model has none")
     name = next(iter(entered))

@@ -10,8 +10,15 @@ from leakgauge.core.randomness import private_randomness
 
 EXACT = 1e-3
 """Largest possible error of a certified sample (root mean square), as a share of the pixels' range; 60 dB."""
+SMALL_ERROR = 0.01
+"""Pixels may be off by this share of their range while a picture still counts as recovered: 40 dB."""
 RESIDUAL = 1e-3
 """How far the replay of every shared tensor may be from what was sent, relative to its norm. Rounding in float32 leaves 1e-6 to 1e-4."""
+
+
+def wrong_pixels(error: float) -> str:
+    """What an ``error`` of more than ``SMALL_ERROR`` means, for those who decide whether to attack."""
+    return f"rounding or noise in the gradients makes pixels wrong by about {100 * error:.0f} % of their range"
 
 
 def replay_residual(victim: Victim, seen: Observation, x: Tensor, y: Targets, *, seed: int = 0) -> float:

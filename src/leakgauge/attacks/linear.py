@@ -15,9 +15,8 @@ from leakgauge.channels.facts import require_gradients, require_shared
 from leakgauge.core import Observation, Reconstruction, Victim
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
-from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import Observed
-from leakgauge.engine.reference import capturing
+from leakgauge.engine.reference import inputs_of
 from leakgauge.errors import Inapplicable
 from leakgauge.errors.checked import checked
 from leakgauge.families import find_roles
@@ -100,9 +99,7 @@ def _first_linear(victim: Victim) -> str:
 def _require_raw_input(victim: Victim, name: str, *, seed: int) -> None:
     """Runs noise through the public model: the layer's input must be the image itself, value by value."""
     noise = victim.to_input(victim.space.start(PROBES, torch.Generator().manual_seed(seed)))
-    with torch.no_grad(), private_randomness(seed, victim.device), capturing(victim.model, (name,)) as seen:
-        victim(noise)
-    entered = seen.get(name)
+    entered = inputs_of(victim, (name,), noise, seed=seed).get(name)
     if entered is None or entered.numel() != noise.numel():
         raise Inapplicable(f"the first linear layer {name} does not take one whole image at a time")
     off = float((entered.reshape(PROBES, -1) - noise.flatten(1)).norm() / noise.norm())

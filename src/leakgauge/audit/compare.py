@@ -5,7 +5,7 @@ from __future__ import annotations
 import filecmp
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -291,12 +291,12 @@ def _warnings(pairs: Sequence[CasePair]) -> list[str]:
     return said
 
 
-def versions_of(found: Sequence[Record]) -> dict[str, str]:
+def versions_of(each: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Every version a run was made with; more than one after an upgrade in its middle."""
     seen: dict[str, dict[str, None]] = {}
-    for record in found:
-        for name, version in record.versions.items():
-            seen.setdefault(name, {})[str(version)] = None
+    for versions in each:
+        for name, version in versions.items():
+            seen.setdefault(str(name), {})[str(version)] = None
     return {name: ", ".join(versions) for name, versions in seen.items()}
 
 
@@ -473,7 +473,7 @@ def _unequal(question: str, what: str, a: object, b: object) -> list[str]:
 
 
 def _settings(old: Sequence[Record], new: Sequence[Record]) -> Iterator[tuple[str, str, str]]:
-    a, b = versions_of(old), versions_of(new)
+    a, b = (versions_of(record.versions for record in found) for found in (old, new))
     for name in dict.fromkeys((*a, *b)):
         if old and new and a.get(name) != b.get(name):
             yield f"version of {name}", a.get(name, "unknown"), b.get(name, "unknown")

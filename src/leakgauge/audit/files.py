@@ -219,15 +219,6 @@ def _decoded(text: bytes, decode: Callable[[Any], T], *, place: str, remedy: str
         raise BadInput(f"{place} cannot be read: it is not what this version writes; {remedy}") from error
 
 
-def sort_lines(path: Path, keys: Sequence[str]) -> None:
-    """Puts the lines into the order of ``keys``, those of other keys last; whole or not at all."""
-    lines = [line for _, line in whole_lines(path)]
-    place = {key: i for i, key in enumerate(keys)}
-    ordered = sorted(lines, key=lambda line: place.get(json.loads(line).get("key"), len(place)))
-    if ordered != lines:
-        write_whole(path, b"".join(line + b"\n" for line in ordered))
-
-
 def finite(value: Any) -> Any:
     """Ready for JSON: a number that is not finite, or beyond all use, becomes None, for it was not measured.
 
@@ -308,8 +299,13 @@ class JsonLines(Generic[T]):
 
     def sort(self, folder: Path, keys: Sequence[str]) -> None:
         """Puts the lines into the order of ``keys``, those of other keys last; whole or not at all."""
-        if self.exists(folder):
-            sort_lines(folder / self.name, keys)
+        if not self.exists(folder):
+            return
+        path, place = folder / self.name, {key: i for i, key in enumerate(keys)}
+        lines = [line for _, line in whole_lines(path)]
+        ordered = sorted(lines, key=lambda line: place.get(json.loads(line).get("key"), len(place)))
+        if ordered != lines:
+            write_whole(path, b"".join(line + b"\n" for line in ordered))
 
 
 PICTURES = "pictures"

@@ -87,15 +87,13 @@ def judge_text(
     *,
     certified: int = 0,
     cause: Cause = Cause.UNTESTED,
-    to_reconstruct: Sequence[TextCheck] = RECONSTRUCTED,
-    to_read: Sequence[TextCheck] = READ,
 ) -> TextVerdict:
     """Applies the table sentence by sentence; ``null`` is scored on the same truths in the same order. ``cause`` is why the attack failed,
     if it did.
     """
     count = len(scores.rouge1)
-    whole = [_failed(to_reconstruct, k, scores, null) for k in range(count)]
-    read = [_failed(to_read, k, scores, null) for k in range(count)]
+    whole = [_failed(RECONSTRUCTED, k, scores, null) for k in range(count)]
+    read = [_failed(READ, k, scores, null) for k in range(count)]
     if whole.count(None) >= SHARE_FOR_FEASIBLE * count:
         outcome, decisive = Outcome.FEASIBLE, whole
     elif None in whole or None in read:

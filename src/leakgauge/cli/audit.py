@@ -34,7 +34,7 @@ class AuditOptions(Threat, CI, Resumable):
         "leakgauge audit --resume --out leakgauge-runs/audit",
     )
 
-    only: Sequence[str] = opt((), "Answer this question: updates, training, split or defenses. Repeatable.")
+    only: Sequence[str] = opt((), "Answer this question: updates, training, split, defenses or properties. Repeatable.")
     skip: Sequence[str] = opt((), "Leave this question out. Repeatable.")
     budget: str | None = opt(
         None,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from leakgauge.channels.facts import uses_whole_batch
 from leakgauge.core import Channel, Signal, Victim
+from leakgauge.core.randomness import private_randomness
 from leakgauge.engine.observed import Observed
 
 Weights = Mapping[str, float]
@@ -149,6 +150,13 @@ def capturing(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tens
     finally:
         for handle in handles:
             handle.remove()
+
+
+def inputs_of(victim: Victim, names: Sequence[str], x: Tensor, *, seed: int = 0) -> dict[str, Tensor]:
+    """What enters the named modules when the model sees ``x`` in input space; what it draws, it draws from ``seed``."""
+    with torch.no_grad(), private_randomness(seed, victim.device), capturing(victim.model, names) as seen:
+        victim(x)
+    return seen
 
 
 @contextmanager

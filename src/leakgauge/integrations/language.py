@@ -231,11 +231,8 @@ def _from_gguf(path: Path, kind: Kind | None) -> LanguageModel:
         raise MissingExtra("gguf", "gguf")
     with redirect_stderr(StringIO()):  # it draws a progress bar that no setting turns off
         model = _restored(package.AutoModelForCausalLM, path.parent, gguf_file=path.name)
-        try:
-            inner = package.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, **LOCAL)
-        except UNREADABLE as error:
-            raise BadInput(f"the tokenizer in {path} does not load: {one_line(error)}") from error
-    return _finished(model, _wrapped(inner), "causal")
+        tokenizer = _loaded(path.parent, named=path, gguf_file=path.name)
+    return _finished(model, tokenizer, "causal")
 
 
 def _with_adapter(folder: Path, kind: Kind | None, classes: int | None, *, seed: int) -> LanguageModel:
@@ -282,10 +279,14 @@ def _tokenizer(path: Path) -> Tokenizer:
         (path / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
     ):
         return Bytes()
+    return _loaded(path, named=path)
+
+
+def _loaded(folder: Path, *, named: Path, **options: str) -> Tokenizer:
     try:
-        return _wrapped(transformers_package().AutoTokenizer.from_pretrained(path, **LOCAL))
+        return _wrapped(transformers_package().AutoTokenizer.from_pretrained(folder, **options, **LOCAL))
     except UNREADABLE as error:
-        raise BadInput(f"the tokenizer in {path} does not load: {one_line(error)}") from error
+        raise BadInput(f"the tokenizer in {named} does not load: {one_line(error)}") from error
 
 
 def _wrapped(inner: Any) -> Tokenizer:

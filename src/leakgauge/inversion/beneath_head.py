@@ -23,8 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakgauge.core import Victim
-from leakgauge.core.randomness import private_randomness
-from leakgauge.engine.reference import capturing
+from leakgauge.engine.reference import inputs_of
 
 ROUNDS, CONVERGED = 10, 1e-10
 """How often σ' is computed again from what it gave, at most, and the relative change from which on it is not."""
@@ -172,8 +171,7 @@ def links_beneath(victim: Victim, head: str) -> list[Link]:
     """The fully connected layers beneath the ``head``, from above, down to the first that is joined to the next one by something else."""
     linear = [name for name, module in victim.model.named_modules() if isinstance(module, nn.Linear)]
     noise = victim.to_input(victim.space.start(PROBES, torch.Generator().manual_seed(0)))
-    with torch.no_grad(), private_randomness(0, victim.device), capturing(victim.model, linear) as entered:
-        victim(noise)
+    entered = inputs_of(victim, linear, noise)
     order = [name for name, value in entered.items() if value.dim() == 2 and len(value) == PROBES]
     own = {
         name for name, _ in victim.model.named_parameters(remove_duplicate=False)

@@ -61,10 +61,7 @@ class ExactStatistics:
             raise Inapplicable("not shared: running statistics after the update")
         if victim.mode != "train":
             raise Inapplicable("the client runs in eval mode, where running statistics do not change")
-        tracking = tracking_layers(victim)
-        if not tracking:
-            raise Inapplicable("the model has no batch normalisation with running statistics")
-        layers = tuple(name for name in tracking if victim.model.get_submodule(name).training)
+        layers = tuple(name for name in _tracking(victim) if victim.model.get_submodule(name).training)
         if not layers:
             raise Inapplicable(
                 "the model keeps its batch normalisation in eval mode, so running statistics do not change"
@@ -128,6 +125,13 @@ def _values_per_channel(victim: Victim, layers: tuple[str, ...], size: int, rng:
     return {name: inputs[name].numel() // inputs[name].shape[1] for name in layers}
 
 
+def _tracking(victim: Victim) -> tuple[str, ...]:
+    layers = tracking_layers(victim)
+    if not layers:
+        raise Inapplicable("the model has no batch normalisation with running statistics")
+    return layers
+
+
 def _running(buffers: Signal, name: str) -> Moments:
     return Moments(require_shared(buffers, f"{name}.running_mean"), require_shared(buffers, f"{name}.running_var"))
 
@@ -142,9 +146,7 @@ class RunningStatistics:
     def __call__(
         self, victim: Victim, seen: Observation, labels: Tensor | None, /, *, rng: torch.Generator
     ) -> KnownStatistics:
-        layers = tracking_layers(victim)
-        if not layers:
-            raise Inapplicable("the model has no batch normalisation with running statistics")
+        layers = _tracking(victim)
         shared = seen.buffers is not None
         buffers = victim.buffers() if seen.buffers is None else seen.buffers
         which = "shared after the update" if shared else "of the public model"

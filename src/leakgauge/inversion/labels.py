@@ -28,7 +28,7 @@ from leakgauge.channels.facts import (
 )
 from leakgauge.core import Loss, Observation, Victim
 from leakgauge.core.randomness import private_randomness
-from leakgauge.engine.reference import capturing
+from leakgauge.engine.reference import capturing, inputs_of
 from leakgauge.errors import Inapplicable, first_line
 from leakgauge.families import find_roles
 from leakgauge.inversion.class_counts import (
@@ -452,13 +452,16 @@ def _gradient_scale(victim: Victim, seen: Observation) -> float:
     return rate * (step_size(seen.channel, size) if adds else 1)
 
 
-def _scores_on_the_way(victim: Victim, seen: Observation, images: Tensor, *, points: int = 5) -> Tensor:
-    """Class scores (T, N, K) of ``images`` at up to T = ``points`` models between the public one and the one after local steps.
+POINTS = 5
+
+
+def _scores_on_the_way(victim: Victim, seen: Observation, images: Tensor) -> Tensor:
+    """Class scores (T, N, K) of ``images`` at up to T = ``POINTS`` models between the public one and the one after local steps.
 
     In train mode the images pass in at most 32 batches of the client's size, because the model uses their statistics.
     """
     weights, steps = victim.parameters(), local_steps(seen.channel, batch_size(seen))
-    count = min(points, steps) if is_weight_update(seen.channel) else 1
+    count = min(POINTS, steps) if is_weight_update(seen.channel) else 1
     size = len(images)
     if victim.mode == "train":
         size = min(size, max(2, step_size(seen.channel, batch_size(seen))))
@@ -518,9 +521,7 @@ def _shown(victim: Victim, seen: Observation, rng: torch.Generator) -> Tensor | 
 def require_positive_features(victim: Victim, *, rng: torch.Generator, rule: str) -> None:
     """Runs noise through the public model and refuses if a negative value enters the head."""
     name, _ = _head(victim)
-    with torch.no_grad(), private_randomness(0, victim.device), capturing(victim.model, (name,)) as seen:
-        victim(_probe(victim, rng))
-    if float(seen[name].min()) < 0:
+    if float(inputs_of(victim, (name,), _probe(victim, rng))[name].min()) < 0:
         raise Inapplicable(f"{rule} needs features without negative values before the head {name}")
 
 

@@ -15,7 +15,7 @@ from leakgauge.channels.facts import is_gradient, require_shared
 from leakgauge.channels.output import Along
 from leakgauge.core import Loss, Observation, Signal, Victim
 from leakgauge.core.randomness import private_randomness
-from leakgauge.engine.reference import capturing, outputs_of
+from leakgauge.engine.reference import inputs_of, outputs_of
 from leakgauge.errors import Inapplicable
 from leakgauge.families import find_roles
 from leakgauge.inversion.beneath_head import Link, links_beneath, walk_down
@@ -205,9 +205,7 @@ def mismatch_along(
 
 def _features(victim: Victim, head: str, x: Tensor) -> Tensor:
     """What enters the ``head`` for inputs x in model space."""
-    with torch.no_grad(), private_randomness(0, victim.device), capturing(victim.model, (head,)) as ran:
-        victim(victim.to_input(x))
-    return ran[head].double().cpu()
+    return inputs_of(victim, (head,), victim.to_input(x))[head].double().cpu()
 
 
 _KEPT: dict[str, ReachedSamples | str] = {}

@@ -106,8 +106,12 @@ class PropertyLeakage:
 
     @property
     def leaks(self) -> bool:
-        """Whether the update tells more than chance, and more than the labels alone."""
-        return self.auc.low > 0.5 and self.auc.value > self.null_interval[1] and self.auc.low > self.blind.value
+        return tells(self.auc, self.blind, self.null_interval[1])
+
+
+def tells(auc: Rate, blind: Rate, null_high: float) -> bool:
+    """Whether updates tell more than chance, which ends at ``null_high``, and more than the labels alone."""
+    return auc.low > 0.5 and auc.value > null_high and auc.low > blind.value
 
 
 OnUpdate = Callable[[int, int], None]

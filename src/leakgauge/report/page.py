@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from leakgauge.audit import evidence, records
+from leakgauge.audit.compare import versions_of
 from leakgauge.audit.files import write_whole
 from leakgauge.audit.findings import Findings, Unanswered, read_findings, training_of
 from leakgauge.audit.questions import defense_records
@@ -78,7 +79,7 @@ def render(folder: Path, *, made: datetime | None = None) -> str:
         appendix=[section["sources"] for section in shown],
         inputs=evidence.inputs(folder),
         edits=evidence.edits(folder),
-        versions=_versions(version for section in shown for version in section["versions"]),
+        versions=versions_of(version for section in shown for version in section["versions"]).items(),
         script=code,
         script_digest=digest,
         **sections,
@@ -98,15 +99,6 @@ def _models(folder: Path) -> str:
     if len(names) > _MOST_MODELS:
         names[_MOST_MODELS - 1 :] = [f"{len(names) - _MOST_MODELS + 1} other models"]
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
-
-
-def _versions(each: Iterable[Mapping[str, str]]) -> list[tuple[str, str]]:
-    """Every version the run was made with; a run resumed after an upgrade shows both."""
-    seen: dict[str, dict[str, None]] = {}
-    for versions in each:
-        for name, version in versions.items():
-            seen.setdefault(str(name), {})[str(version)] = None
-    return [(name, ", ".join(known)) for name, known in seen.items()]
 
 
 def live_section(run: MonitorRun) -> str:

@@ -19,8 +19,8 @@ from leakgauge.errors import Inapplicable
 from leakgauge.models import LeNet
 from leakgauge.models.seeded import seeded
 from leakgauge.testing import tiny_case
+from tests.attacks.r_gap.attacking import SPACE, attacked, image
 
-SPACE = Pixels((2, 8, 8), mean=(0.5, 0.4), std=(0.3, 0.2))
 ACTIVATIONS = {
     "leaky": lambda: nn.LeakyReLU(0.2), "relu": nn.ReLU, "elu": lambda: nn.ELU(0.7), "sigmoid": nn.Sigmoid, "tanh": nn.Tanh,
     "none": nn.Identity,
@@ -41,16 +41,6 @@ def chain(*convolutions, act="leaky", hidden=(), classes=5, bias=True, seed=0, s
             width = size
         layers.append(nn.Linear(width, classes, bias=bias))
     return nn.Sequential(*layers).double()
-
-
-def image(seed=0, space=SPACE):
-    return space.encode(torch.rand(1, *space.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64))
-
-
-def attacked(model, x, y=2, *, channel=None, defenses=(), space=SPACE, loss=F.cross_entropy, **options):
-    victim = Victim(model, space, loss=loss)
-    seen = share(victim, channel or Gradient(), x, torch.as_tensor(y).view(-1), defenses=defenses)
-    return r_gap(**options)(victim, seen)
 
 
 def off(result, x, space=SPACE):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from leakgauge.attacks import r_gap
@@ -16,8 +15,7 @@ from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.inversion import SignRule
 from leakgauge.models import CNN
 from leakgauge.models.seeded import seeded
-
-SPACE = Pixels((2, 8, 8), mean=(0.5, 0.4), std=(0.3, 0.2))
+from tests.attacks.r_gap.attacking import SPACE, attacked, image
 
 
 def chain(width, *, bias=True):
@@ -30,16 +28,6 @@ def chain(width, *, bias=True):
             nn.Linear(64 * width, 5, bias=bias),
         ]
     return nn.Sequential(*layers).double()
-
-
-def image(seed=0):
-    return SPACE.encode(torch.rand(1, *SPACE.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64))
-
-
-def attacked(model, x, y=2, *, channel=None, defenses=(), loss=F.cross_entropy, **options):
-    victim = Victim(model, SPACE, loss=loss)
-    seen = share(victim, channel or Gradient(), x, torch.as_tensor(y).view(-1), defenses=defenses)
-    return r_gap(**options)(victim, seen)
 
 
 class Residual(nn.Module):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +12,8 @@ from PIL import Image
 
 from leakgauge.audit.records import read
 from leakgauge.report.page import write
+from tests.report.browser.fitness import OPEN_ALL, SPILLS, assert_semantic
 
-OPEN_ALL = "document.querySelectorAll('details').forEach(d => d.open = true)"
-SPILLS = """[...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll, pre, svg') && e.checkVisibility() &&
-    e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 90)).slice(0, 3)"""
 STRAYS = """[...document.querySelectorAll('svg.chart')].flatMap(s => { const box = s.getBoundingClientRect();
     return [...s.querySelectorAll('text')].filter(t => { const b = t.getBoundingClientRect();
         return b.left < box.left - 2 || b.right > box.right + 2 || b.bottom > box.bottom + 2; }).map(t => t.textContent); })"""
@@ -263,19 +260,7 @@ def test_no_other_script_can_run(visit, address: str):
 
 
 def test_structure_is_semantic(page):
-    levels = page.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map(h => +h.tagName[1])")
-    assert levels[0] == 1
-    assert levels.count(1) == 1
-    assert all(b - a <= 1 for a, b in pairwise(levels))
-    assert page.evaluate("document.documentElement.lang") == "en"
-    for claim in (
-        "[...document.querySelectorAll('th')].every(t => ['row', 'col'].includes(t.scope))",
-        "[...document.querySelectorAll('table')].every(t => t.caption && t.caption.textContent.trim())",
-        "[...document.querySelectorAll('svg')].every(s => s.querySelector('title').textContent && s.querySelector('desc').textContent)",
-        "[...document.querySelectorAll('input')].every(i => i.labels.length === 1)",
-        "[...document.images].every(i => i.complete && i.naturalWidth > 0 && i.alt)",
-    ):
-        assert page.evaluate(claim), claim
+    assert_semantic(page)
     assert page.evaluate("document.images.length") > 60
 
 

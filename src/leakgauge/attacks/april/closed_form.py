@@ -22,7 +22,7 @@ from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
 from leakgauge.core.randomness import private_randomness
 from leakgauge.engine import Observed
-from leakgauge.engine.reference import capturing
+from leakgauge.engine.reference import inputs_of
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.errors.checked import checked
 from leakgauge.families import Attention, Roles, find_roles
@@ -252,8 +252,7 @@ def _layout(victim: Victim, roles: Roles, grid: PatchGrid, *, seed: int) -> _Lay
 def _first_input(victim: Victim, attention: Attention, x: Tensor, *, seed: int) -> Tensor:
     """The input of the first attention for one image, (tokens, width)."""
     places = (*attention.layers, attention.name)  # some layers are not called, only their weight is used
-    with torch.no_grad(), private_randomness(seed, victim.device), capturing(victim.model, places) as seen:
-        victim(x)
+    seen = inputs_of(victim, places, x, seed=seed)
     read = [seen[name] for name in attention.layers if name in seen]
     if any(other.shape != read[0].shape or not close(other, read[0]) for other in read):
         raise Inapplicable(

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.april.ridge import NoisySystem, gain, penalty_share
-
-SMALL_ERROR = 0.01
-"""Pixels may be off by this share of their range while a picture still counts as recovered: 40 dB."""
+from leakgauge.attacks.certificate import SMALL_ERROR, wrong_pixels
 
 LARGE_ERROR = 0.1
 """From this share of the range on, a deficient rank is visible: 20 dB. Below it, the small singular values are still good enough."""
@@ -61,9 +59,7 @@ class Identifiability:
         if self.pixel_error is None and self.condition * self.rounding > 0.1:
             found.append(f"condition number {self.condition:.1e} lets rounding of {self.rounding:.0e} swamp the tokens")
         if self.pixel_error is not None and self.pixel_error > SMALL_ERROR and not found:
-            found.append(
-                f"rounding or noise in the gradients makes pixels wrong by about {100 * self.pixel_error:.0f} % of their range"
-            )
+            found.append(wrong_pixels(self.pixel_error))
         return tuple(found)
 
     def rows(self) -> tuple[tuple[str, str], ...]:

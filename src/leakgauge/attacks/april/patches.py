@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakgauge.core import Victim
-from leakgauge.core.randomness import private_randomness
-from leakgauge.engine.reference import capturing
+from leakgauge.engine.reference import inputs_of
 from leakgauge.errors import Inapplicable
 
 
@@ -188,9 +187,7 @@ def _noise(victim: Victim, seed: int) -> Tensor:
 
 def _first_input(victim: Victim, name: str, x: Tensor, *, seed: int) -> Tensor | None:
     """The layer's input at its first call; None if it is not called."""
-    with torch.no_grad(), private_randomness(seed, victim.device), capturing(victim.model, (name,)) as seen:
-        victim(x)
-    return seen.get(name)
+    return inputs_of(victim, (name,), x, seed=seed).get(name)
 
 
 def _same(read: Tensor, values: Tensor) -> bool:

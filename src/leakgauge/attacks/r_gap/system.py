@@ -8,11 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from leakgauge.attacks.certificate import SMALL_ERROR, wrong_pixels
 from leakgauge.attacks.r_gap.chain import Layer
-
-SMALL_ERROR = 0.01
-"""Pixels may be off by this share of their range while a picture still counts as recovered: 40 dB."""
-
 
 DETERMINED = 1e-6
 """A value counts as determined if at most this share of it, squared, is outside the equations' row space."""
@@ -193,9 +190,7 @@ class RankAnalysis:
             )
         off = self.pixel_error
         if not found and off is not None and off > SMALL_ERROR:
-            found.append(
-                f"rounding or noise in the gradients makes pixels wrong by about {100 * off:.0f} % of their range"
-            )
+            found.append(wrong_pixels(off))
         return tuple(found)
 
     def rows(self) -> tuple[tuple[str, str], ...]:

@@ -199,13 +199,13 @@ def labels_read(found: Findings) -> Match | None:
     return None
 
 
-def _luck(right: int, batch: int, batches: int, classes: int, *, draws: int = 2000) -> float:
+def _luck(right: int, batch: int, batches: int, classes: int) -> float:
     """How often guessing every class equally often finds as many labels, in any order, of batches that are drawn at random.
 
     >>> _luck(4, 4, 1, 10) < 0.01, _luck(32, 32, 1, 10) < 0.01, _luck(116, 128, 1, 10) > 0.1
     (True, True, True)
     """
-    drawn = np.random.default_rng(0).multinomial(batch, [1 / classes] * classes, size=(draws, batches))
+    drawn = np.random.default_rng(0).multinomial(batch, [1 / classes] * classes, size=(2000, batches))
     guess = np.bincount(np.arange(batch) % classes, minlength=classes)
     return float((np.minimum(drawn, guess).sum((1, 2)) >= right).mean())
 

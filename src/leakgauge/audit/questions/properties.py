@@ -20,7 +20,7 @@ from leakgauge.core import Pixels, share
 from leakgauge.errors import BadInput
 from leakgauge.measures.image import brighter
 from leakgauge.measures.membership import Rate, auc_interval
-from leakgauge.monitor.properties import FEWEST, HELD, Share, last_layer, property_leakage
+from leakgauge.monitor.properties import FEWEST, HELD, Share, last_layer, property_leakage, tells
 from leakgauge.monitor.property_counts import MOST, own_gradients
 
 FILE = "properties.jsonl"
@@ -81,8 +81,7 @@ class PropertyRecord:
 
     @property
     def leaks(self) -> bool:
-        """Whether the update tells more than chance, and more than the labels alone."""
-        return self.auc.low > 0.5 and self.auc.value > self.null_high and self.auc.low > self.blind.value
+        return tells(self.auc, self.blind, self.null_high)
 
     @property
     def could_tell(self) -> bool:

@@ -67,9 +67,9 @@ class TokenCritic(nn.Module):
     def __init__(self, features: int, sizes: Sequence[int], token: Token) -> None:
         super().__init__()
         self.token = token.build(sizes)
-        self.of_features = _two_layers(features, EMBEDDING, EMBEDDING)
-        self.of_token = _two_layers(self.token.size, EMBEDDING, EMBEDDING)
-        self.head = _two_layers(2 * EMBEDDING, EMBEDDING, 1)
+        self.of_features = _two_layers(features, EMBEDDING)
+        self.of_token = _two_layers(self.token.size, EMBEDDING)
+        self.head = _two_layers(2 * EMBEDDING, 1)
 
     def forward(self, features: Tensor, layers: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Values (m, batch) for ``features`` (m, batch, d) and the gradients of m batches; and the token's own loss."""
@@ -79,8 +79,8 @@ class TokenCritic(nn.Module):
         return self.head(both)[..., 0], own_loss
 
 
-def _two_layers(start: int, middle: int, end: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(start, middle), nn.ReLU(), nn.Linear(middle, end))
+def _two_layers(start: int, end: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(start, EMBEDDING), nn.ReLU(), nn.Linear(EMBEDDING, end))
 
 
 @dataclass

@@ -124,8 +124,7 @@ class Vector:
     def __call__(self, feature: Shape, image: Shape, /) -> nn.Module:
         if len(feature) != 1:
             raise Inapplicable(f"Vector reads a feature of one dimension, got {feature}")
-        if len(image) != 3:
-            raise Inapplicable(f"a decoder makes images of (channels, height, width), the victim takes {image}")
+        _require_image(image)
         steps = max(1, doublings(FIRST, image[1]))
         channels = self.width * 2 ** (steps - 1)
         layers: list[nn.Module] = [nn.Unflatten(1, (-1, 1, 1)), nn.ConvTranspose2d(feature[0], channels, FIRST, 1, 0)]
@@ -215,8 +214,7 @@ def feature_map(feature: Shape, image: Shape) -> tuple[int, int, int]:
         raise Inapplicable(
             f"a feature of shape {feature} is no map of (channels, height, width); use TokenGrid or Vector"
         )
-    if len(image) != 3:
-        raise Inapplicable(f"a decoder makes images of (channels, height, width), the victim takes {image}")
+    _require_image(image)
     channels, height, width = feature
     return channels, height, width
 
@@ -244,6 +242,11 @@ def activation(kind: Activation, step: int) -> nn.Module:
     if kind == "tanh" or (kind == "mixed" and step == 0):
         return nn.Tanh()
     return nn.PReLU()
+
+
+def _require_image(image: Shape) -> None:
+    if len(image) != 3:
+        raise Inapplicable(f"a decoder makes images of (channels, height, width), the victim takes {image}")
 
 
 def grid_of(feature: Shape, image: Shape, before: int | None) -> tuple[int, int, int]:

@@ -8,15 +8,11 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from leakgauge.audit.case import Case
 from leakgauge.audit.questions import defense_measures
-from leakgauge.audit.questions.defense_measures import Training, draw_releases, rates, read_members
+from leakgauge.audit.questions.defense_measures import draw_releases, rates, read_members
 from leakgauge.channels import DPSGD, Aggregate, FedAvg, Gradient
 from leakgauge.defenses import GaussianNoise, Prune, Quantize, Withhold
 from leakgauge.errors import Inapplicable
-
-CASE = Case(model="tiny", data="made", attack="inverting_gradients", options={"tv": 0.01})
-HOW = Training(steps=60, batch=32, seed=0)
 
 
 def test_rates_are_those_of_each_release(setup):

@@ -8,13 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from leakgauge.audit.case import Case
 from leakgauge.audit.questions.defense_measures import Training, accuracy, classified, fresh
 from leakgauge.defenses import GaussianNoise, Prune
 from leakgauge.errors import Inapplicable
 from leakgauge.models import ViT
 
-CASE = Case(model="tiny", data="made", attack="inverting_gradients", options={"tv": 0.01})
 HOW = Training(steps=60, batch=32, seed=0)
 
 

@@ -1,10 +1,8 @@
 """No defense is tried where the attack fails without one."""
 
-from leakgauge.audit.case import Case
 from leakgauge.audit.questions.defense_records import read
 from leakgauge.audit.questions.defenses import plan_trials, run_trials
-
-CASE = Case(model="tiny", data="made", attack="inverting_gradients", options={"tv": 0.01})
+from tests.audit.questions.defenses.tiny import CASE
 
 
 def test_no_defense_is_tried_where_the_attack_fails_without_one(setup, load, tmp_path):

@@ -19,8 +19,7 @@ from leakgauge.core import Pixels, Victim
 from leakgauge.defenses import DEFENSES
 from leakgauge.errors import BadInput, Inapplicable
 from leakgauge.models import ViT
-
-CASE = Case(model="tiny", data="made", attack="inverting_gradients", options={"tv": 0.01})
+from tests.audit.questions.defenses.tiny import CASE
 
 
 def test_the_default_grid_begins_without_defense_and_withholds_what_the_model_has(setup):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from leakgauge.audit.case import Case
 from leakgauge.audit.questions import defenses
 from leakgauge.audit.questions.defenses import TrialCost, cost_of_trials, counted, fit_trials, plan_trials
 from leakgauge.audit.timing import Cost
-
-CASE = Case(model="tiny", data="made", attack="inverting_gradients", options={"tv": 0.01})
+from tests.audit.questions.defenses.tiny import CASE
 
 
 @pytest.mark.parametrize(("seconds", "trials"), [(60.0, 11), (300.0, 4), (3000.0, 11)])
