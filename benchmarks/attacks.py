@@ -77,8 +77,7 @@ def main() -> None:
     for name in CASES:
         lines.append(measured(name, options.images, options.first))
         print(json.dumps(lines[-1]), flush=True)
-    if options.out is not None:
-        write_lines(options.out, lines)
+    write_lines(options.out, lines)
 
 
 if __name__ == "__main__":

@@ -116,8 +116,7 @@ def main() -> None:
                 f"{row['model']} image {row['image']}: {row['outcome']}, {row['cause']}, SSIM {row['ssim']:.2f}",
                 flush=True,
             )
-            if options.out is not None:
-                append_lines(options.out, row)
+            append_lines(options.out, row)
 
 
 if __name__ == "__main__":

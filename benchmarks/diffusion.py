@@ -150,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     elif given.parts:
         for model in [given.cases] if given.cases else ("vgg", "vit"):
             rows += parts(model)
-            _write(given.out, (facts, *rows))
+            write_lines(given.out, (facts, *rows))
     else:
         chosen = [given.cases] if given.cases in CASES else [name for name in CASES if given.cases in name]
         names = ["vgg"] if given.quick else chosen
@@ -159,14 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows += measured(
                 name, images=size["images"], steps=size["steps"], restarts=size["restarts"], only=given.only
             )
-            _write(given.out, (facts, *rows))
+            write_lines(given.out, (facts, *rows))
         print(table(rows))
-    _write(given.out, (facts, *rows))
-
-
-def _write(out: Path | None, rows: Sequence[dict[str, object]]) -> None:
-    if out is not None:
-        write_lines(out, rows)
+    write_lines(given.out, (facts, *rows))
 
 
 if __name__ == "__main__":

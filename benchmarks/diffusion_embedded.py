@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.json_lines import append_lines
+from benchmarks.json_lines import print_and_append
 from leakgauge.attacks import diffusion, falling_variation, inverting_gradients
 from leakgauge.attacks.diffusion import Learning, WithDiffusion
 from leakgauge.audit.case import Case
@@ -84,8 +84,7 @@ class Rows:
             "causes": _causes(attack, victim, found, nothing, shared),
             "seconds": round(seconds, 1),
         }
-        print(json.dumps(row), flush=True)
-        append_lines(self.out, row)
+        print_and_append(self.out, row)
 
     def both(self, study: str, victim: Victim, shared: Shared, **facts: object) -> None:
         steps, plain = (20, 20) if self.quick else (100, 200)

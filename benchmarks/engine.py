@@ -267,8 +267,7 @@ def main() -> None:
                     seconds=options.seconds,
                     own=options.own,
                 )
-    if options.out is not None:
-        write_lines(options.out, results)
+    write_lines(options.out, results)
 
 
 if __name__ == "__main__":

@@ -95,8 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows: list[dict[str, object]] = []
     for model in given.models:
         rows += measured(model, images=given.images, steps=given.steps)
-        if given.out is not None:
-            write_lines(given.out, rows)
+        write_lines(given.out, rows)
     print(table(rows))
 
 

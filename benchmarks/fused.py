@@ -116,8 +116,7 @@ def main() -> None:
             }
         )
         print(json.dumps(lines[-1]), flush=True)
-    if given.out is not None:
-        write_lines(given.out, lines)
+    write_lines(given.out, lines)
 
 
 if __name__ == "__main__":

@@ -101,9 +101,8 @@ def main() -> None:
         rows += measured(
             name, images=1 if given.quick else given.images, own=40 if given.quick else given.own, quick=given.quick
         )
-        if given.out:
-            facts = {"torch": torch.__version__, "device": "cpu", "seed": 0}
-            write_lines(given.out, (facts, *rows))
+        facts = {"torch": torch.__version__, "device": "cpu", "seed": 0}
+        write_lines(given.out, (facts, *rows))
     print(table(rows))
 
 

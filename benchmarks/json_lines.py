@@ -17,15 +17,22 @@ def kept_lines(path: Path | None) -> list[dict[str, Any]]:
     return [] if path is None or not path.is_file() else read_lines(path)
 
 
-def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """In place of what the file held."""
-    path.write_text(_lines(rows), encoding="utf-8")
+def write_lines(path: Path | None, rows: Iterable[Mapping[str, Any]]) -> None:
+    """In place of what the file held; nothing without a path."""
+    if path is not None:
+        path.write_text(_lines(rows), encoding="utf-8")
 
 
-def append_lines(path: Path, *rows: Mapping[str, Any]) -> None:
-    """After what the file holds."""
-    with path.open("a", encoding="utf-8") as stream:
-        stream.write(_lines(rows))
+def append_lines(path: Path | None, *rows: Mapping[str, Any]) -> None:
+    """After what the file holds; nothing without a path."""
+    if path is not None:
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(_lines(rows))
+
+
+def print_and_append(path: Path | None, row: Mapping[str, Any]) -> None:
+    print(json.dumps(row), flush=True)
+    append_lines(path, row)
 
 
 def _lines(rows: Iterable[Mapping[str, Any]]) -> str:

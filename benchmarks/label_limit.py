@@ -165,8 +165,7 @@ def main() -> None:
             new = list(rows_of(family, epochs, batches=options.batches, tests=options.tests))
             rows += new
             print(table(new), flush=True)
-            if out is not None:
-                append_lines(out, *new)
+            append_lines(out, *new)
     print(table(rows))
 
 

@@ -326,8 +326,7 @@ def main() -> None:
                 continue
             new = list(rows_of(family, epochs, part, draws=draws))
             rows += new
-            if options.out is not None:
-                append_lines(options.out, *new)
+            append_lines(options.out, *new)
     print(tables(rows))
 
 

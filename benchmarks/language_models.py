@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.json_lines import append_lines, kept_lines, read_lines
-from benchmarks.token_spans import Bfloat16, mean, table
+from benchmarks.token_spans import Bfloat16, mean, refused_row, scored_row, table
 from leakgauge.attacks import span_limits, token_spans
 from leakgauge.audit import TextScores, score_text
 from leakgauge.audit.evaluate_text import own_guesses
@@ -147,25 +147,11 @@ def attacked(key: dict[str, Any], victim: Victim, ids: Tensor, public: Tensor, p
         predicted = fits.get("tokens", False) and fits.get("sentences", False)
         found = token_spans(padding=padding)(victim, seen)
     except Inapplicable as reason:
-        return row | {
-            "refused": str(reason), "predicted": False, "exact": 0, "rouge1": 0.0, "rouge2": 0.0, "recall": 0.0, "certified": 0,
-            "false": 0, "cpu_seconds": round(time.perf_counter() - began, 1),
-        }  # fmt: skip
+        return refused_row(row, reason, time.perf_counter() - began)
     assert found.certified is not None
-    sure = found.certified.cpu()
-    found = replace(found, x=found.x.cpu(), certified=sure)
+    found = replace(found, x=found.x.cpu(), certified=found.certified.cpu())
     scores = score_text(found, ids, None, padding=padding)
-    true = {tuple(one) for one in ids.tolist()}
-    return row | {
-        "predicted": predicted,
-        "exact": int(sum(scores.exact)),
-        "rouge1": mean(scores.rouge1),
-        "rouge2": mean(scores.rouge2),
-        "recall": scores.recall,
-        "certified": int(sure.sum()),
-        "false": sum(tuple(one) not in true for one in found.x[sure].tolist()),
-        "cpu_seconds": round(time.perf_counter() - began, 1),
-    }
+    return scored_row(row, predicted, found, scores, ids, time.perf_counter() - began)
 
 
 def score_of(guess: Tensor, ids: Tensor, padding: int) -> TextScores:
@@ -266,8 +252,7 @@ def main() -> None:
             if any(key.items() <= row.items() for row in rows) or time.monotonic() - began > options.seconds:
                 continue
             rows.append(run(key, options.model, options.sentences, options.device))
-            if options.out is not None:
-                append_lines(options.out, rows[-1])
+            append_lines(options.out, rows[-1])
     print(table(rows))
 
 

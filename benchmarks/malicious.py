@@ -199,15 +199,14 @@ def main() -> None:
         rows.append(singled_out(what, case, 1 if given.quick else 10))
         print(rows[-1], flush=True)
     print(table(rows))
-    if given.out is not None:
-        facts = {
-            "benchmark": "malicious",
-            "rounds": rounds,
-            "seed": 0,
-            "quick": given.quick,
-            "torch": str(torch.__version__),
-        }
-        write_lines(given.out, [facts, *map(asdict, rows)])
+    facts = {
+        "benchmark": "malicious",
+        "rounds": rounds,
+        "seed": 0,
+        "quick": given.quick,
+        "torch": str(torch.__version__),
+    }
+    write_lines(given.out, [facts, *map(asdict, rows)])
 
 
 if __name__ == "__main__":

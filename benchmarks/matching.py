@@ -150,8 +150,7 @@ def main() -> None:
             rows.append(measured(victim, name, recipe, seed=options.seed, images=images))
             lines.append(asdict(rows[-1]))
             print(json.dumps(lines[-1] | {"attack": ""}), flush=True)
-            if options.out is not None:  # line by line, so that a run that is stopped leaves what it has
-                write_lines(options.out, lines)
+            write_lines(options.out, lines)  # line by line, so that a run that is stopped leaves what it has
     print(table(rows))
 
 

@@ -166,8 +166,7 @@ def main() -> None:
         if f"paper network, paper mode, reading {reading}".startswith(options.only):
             lines.append(measure_paper(reading))
             print(json.dumps(lines[-1]), flush=True)
-    if options.out is not None:
-        write_lines(options.out, lines)
+    write_lines(options.out, lines)
 
 
 if __name__ == "__main__":

@@ -118,8 +118,7 @@ def main() -> None:
             for seed in range(options.seeds):
                 lines.append(training(name, optimizer, seed=seed, steps=options.steps))
                 print(json.dumps(lines[-1]), flush=True)
-    if options.out is not None:
-        write_lines(options.out, lines)
+    write_lines(options.out, lines)
 
 
 if __name__ == "__main__":

@@ -82,8 +82,7 @@ def main() -> None:
     torch.set_num_threads(1)
     streams, steps = (10, 160) if options.quick else (options.streams, options.steps)
     rows = [stream(kind, steps=steps, seed=seed) for kind in ("noise", "past", "constant") for seed in range(streams)]
-    if options.out is not None:
-        write_lines(options.out, rows)
+    write_lines(options.out, rows)
     print(table(rows))
 
 

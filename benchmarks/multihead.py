@@ -133,8 +133,7 @@ def main() -> None:
                 measured(name, rows, width=given.width, depth=given.depth, count=given.rounds, seconds=given.seconds)
             )
             print(json.dumps(lines[-1]), flush=True)
-    if given.out is not None:
-        write_lines(given.out, lines)
+    write_lines(given.out, lines)
 
 
 if __name__ == "__main__":

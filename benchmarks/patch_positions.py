@@ -96,8 +96,7 @@ def main() -> None:
                 f"| {' | '.join(map(str, cells))} | {least:.1f} | {found:.1f} | {like:.3f} | {row['seconds']} |",
                 flush=True,
             )
-            if given.out is not None:
-                write_lines(given.out, rows)
+            write_lines(given.out, rows)
 
 
 if __name__ == "__main__":

@@ -60,8 +60,7 @@ def main() -> None:
             }
         )
         print(json.dumps(lines[-1]), flush=True)
-    if options.out is not None:
-        write_lines(options.out, lines)
+    write_lines(options.out, lines)
 
 
 if __name__ == "__main__":

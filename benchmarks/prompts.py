@@ -89,8 +89,7 @@ def main() -> None:
                     victim, prompts, [cut], [protection], public=public, genie=options.genie, tried=options.tried
                 )
                 rows.append({"part": part, **asdict(risk), "cpu_seconds": round(time.perf_counter() - began, 1)})
-                if options.out is not None:
-                    append_lines(options.out, rows[-1])
+                append_lines(options.out, rows[-1])
     print(table(rows))
 
 

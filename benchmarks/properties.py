@@ -23,7 +23,6 @@ repeats this.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -36,7 +35,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.json_lines import append_lines
+from benchmarks.json_lines import print_and_append
 from leakgauge.channels import Aggregate, Features, FedAvg, Gradient
 from leakgauge.channels.facts import clients as clients_of
 from leakgauge.core import Pixels, Victim
@@ -193,7 +192,7 @@ def main() -> None:
             "seed": asked.seed,
             "seconds": round(time.perf_counter() - began, 1),
         }
-        write(row, asked.out)
+        print_and_append(asked.out, row)
     for name, given in sites(asked) if "sites" in asked.parts else ():
         began = time.perf_counter()
         named = site_leakage(**{"seed": asked.seed, **given})
@@ -214,13 +213,7 @@ def main() -> None:
             "seed": asked.seed,
             "seconds": round(time.perf_counter() - began, 1),
         }
-        write(row, asked.out)
-
-
-def write(row: dict[str, Any], out: Path | None) -> None:
-    print(json.dumps(row), flush=True)
-    if out:
-        append_lines(out, row)
+        print_and_append(asked.out, row)
 
 
 if __name__ == "__main__":

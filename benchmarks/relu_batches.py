@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.json_lines import append_lines, read_lines
+from benchmarks.label_rules import train
 from leakgauge.attacks import relu_batches
 from leakgauge.channels import Gradient
 from leakgauge.core import Auxiliary, Pixels, Size, Victim, share
@@ -39,11 +39,7 @@ EPOCHS = 2
 def trained(model: MLP, *, seed: int) -> MLP:
     images, labels = fashion()
     x, y = SPACE.encode(images[:2000]), labels[:2000]
-    optimizer, rng = torch.optim.Adam(model.parameters(), lr=1e-3), torch.Generator().manual_seed(seed)
-    for rows in (rows for _ in range(EPOCHS) for rows in torch.randperm(len(x), generator=rng).split(32)):
-        optimizer.zero_grad()
-        F.cross_entropy(model(x[rows]), y[rows]).backward()
-        optimizer.step()
+    train(model, x, y, epochs=EPOCHS, seed=seed)
     return model
 
 
@@ -216,8 +212,7 @@ def main() -> None:
     for part in options.parts:
         for row in PARTS[part](options.first):
             rows.append(row)
-            if options.out is not None:
-                append_lines(options.out, row)
+            append_lines(options.out, row)
     print("\n\n".join(filter(None, (table(rows), table_behind(rows)))))
 
 

@@ -77,8 +77,7 @@ def main() -> None:
         for name in options.cases.split(","):
             results.append(compare(name, options.steps))
             print(json.dumps(results[-1]), flush=True)
-    if options.out is not None:
-        write_lines(options.out, results)
+    write_lines(options.out, results)
 
 
 if __name__ == "__main__":

@@ -123,8 +123,7 @@ def main() -> None:
                 }
                 results.append(row)
                 print(json.dumps(row), flush=True)
-                if options.out is not None:  # after every row: a long run may be cut short
-                    write_lines(options.out, results)
+                write_lines(options.out, results)  # after every row: a long run may be cut short
 
 
 if __name__ == "__main__":

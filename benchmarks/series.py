@@ -11,7 +11,6 @@ a result that fits worse than the truth is a failed search. The weights of ``smo
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.json_lines import append_lines
+from benchmarks.json_lines import print_and_append
 from leakgauge import Series, Victim
 from leakgauge.attacks import inverting_gradients, smooth_series, strongest
 from leakgauge.audit.null import null_run
@@ -101,8 +100,7 @@ def main() -> None:
                     "rank": own.mean("reid"), "null": round(null.mean("correlation") or 0.0, 4), "cpu_seconds": round(seconds, 1),
                     "mismatch": layer_mismatch(victim, seen, found.x, y), "at_truth": layer_mismatch(victim, seen, x, y),
                 }  # fmt: skip
-                print(json.dumps(row), flush=True)
-                append_lines(options.out, row)
+                print_and_append(options.out, row)
 
 
 if __name__ == "__main__":

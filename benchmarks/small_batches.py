@@ -39,6 +39,7 @@ from torch import Tensor, nn
 
 from benchmarks.diffusion_cifar import drawn, network
 from benchmarks.json_lines import write_lines
+from benchmarks.label_rules import train
 from benchmarks.relu_batches import EPOCHS, EXACT, SPACE, decibels
 from leakgauge.attacks import inverting_gradients, relu_batches, small_batches
 from leakgauge.audit.case import Case
@@ -127,12 +128,7 @@ def dense(activation: type[nn.Module], hidden: Sequence[int], *, epochs: int, se
     layers = [layer for pair in itertools.pairwise(widths) for layer in (nn.Linear(*pair), activation())]
     model = nn.Sequential(nn.Flatten(), *layers, nn.Linear(widths[-1], 10))
     images, labels = fashion()
-    x, y = SPACE.encode(images[:2000]), labels[:2000]
-    optimizer, rng = torch.optim.Adam(model.parameters(), lr=1e-3), torch.Generator().manual_seed(seed)
-    for rows in (rows for _ in range(epochs) for rows in torch.randperm(len(x), generator=rng).split(32)):
-        optimizer.zero_grad()
-        F.cross_entropy(model(x[rows]), y[rows]).backward()
-        optimizer.step()
+    train(model, SPACE.encode(images[:2000]), labels[:2000], epochs=epochs, seed=seed)
     return model
 
 
@@ -169,8 +165,7 @@ def exact(seeds: int, out: Path | None) -> None:
                 chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(100 * seed + size))[:size]
                 own.append(facts | exactly(attack, victim, SPACE.encode(images[chosen]), labels[chosen], seed))
         rows += own
-        if out is not None:
-            write_lines(out, rows)
+        write_lines(out, rows)
         for attack in dict.fromkeys(str(row["attack"]) for row in own):
             part = [row for row in own if row["attack"] == attack]
             counts = {
@@ -201,8 +196,7 @@ def read_labels(data: Path, batches: int, out: Path | None) -> None:
             {**facts, **right, "seen": visible, "separated": separated, "torch": torch.__version__, "commit": commit()}
         )
         print(rows[-1], flush=True)
-        if out is not None:
-            write_lines(out, rows)
+        write_lines(out, rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -235,8 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for begin in range(0, given.batches * given.batch, given.batch):
             part = slice(begin, begin + given.batch)
             own += measure(name, victim, images[part], labels[part], given.steps)
-            if given.out is not None:
-                write_lines(given.out, rows + own)
+            write_lines(given.out, rows + own)
         rows += own
         _show(name, own)
 

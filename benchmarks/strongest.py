@@ -15,7 +15,6 @@ to ``--out`` one by one, and a run that was interrupted continues with the next.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.json_lines import append_lines, kept_lines, read_lines
+from benchmarks.json_lines import kept_lines, print_and_append, read_lines
 from leakgauge.attacks import dlg, inverting_gradients, strongest, tag_read_labels
 from leakgauge.audit.scoring import score
 from leakgauge.audit.session import one_of_each_class
@@ -127,9 +126,7 @@ def main() -> None:
                             continue
                         row = measured(model, size, defense, number, name, part=options.part, steps=options.steps)
                         rows.append(row)
-                        print(json.dumps(row), flush=True)
-                        if options.out is not None:
-                            append_lines(options.out, row)
+                        print_and_append(options.out, row)
     print(table(rows))
 
 

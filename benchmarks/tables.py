@@ -12,7 +12,6 @@ batches. ``--timing`` compares CPU seconds instead: 100 steps of 30 restarts by 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.json_lines import append_lines
+from benchmarks.json_lines import print_and_append
 from leakgauge.attacks import tableak, tables
 from leakgauge.attacks.tableak import pool
 from leakgauge.audit.tables import evaluate_table, score_table
@@ -119,12 +118,6 @@ def timed(data: TableData, x: Tensor, size: int) -> dict[str, Any]:
     return {"timing": "cpu", "batch": size, "steps": TIMED, "restarts": RESTARTS, "engine": ours, "loop": loop}
 
 
-def write(row: dict[str, Any], out: Path | None) -> None:
-    print(json.dumps(row), flush=True)
-    if out:
-        append_lines(out, row)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -140,7 +133,7 @@ def main() -> None:
     x = data.x
     if asked.timing:
         for size in asked.batches:
-            write(timed(data, x, size), asked.out)
+            print_and_append(asked.out, timed(data, x, size))
         return
     for size in asked.batches:
         for number in range(asked.first, asked.first + asked.repeat):
@@ -163,14 +156,15 @@ def main() -> None:
                         "accuracy": own.accuracy,
                         "exact": own.exact_rate,
                     }
-                    write({**row, "sure": own.sure, "cpu_seconds": cpu}, asked.out)
+                    print_and_append(asked.out, {**row, "sure": own.sure, "cpu_seconds": cpu})
             for name in (one for one in asked.attacks if one != "public_recipe"):
                 attack = {"tableak": tableak, "tables": tables}[name](steps=STEPS, restarts=RESTARTS)
                 began = time.perf_counter()
                 found = evaluate_table(
                     victim, Gradient(), x[private], y, attack=attack, reveal=(Size(), Labels()), seed=number, public=data.rows[public]
                 )  # fmt: skip
-                write(
+                print_and_append(
+                    asked.out,
                     {
                         "attack": name,
                         "batch": size,
@@ -185,7 +179,6 @@ def main() -> None:
                         "seconds": found.reconstruction.seconds,
                         "with_scoring": time.perf_counter() - began,
                     },
-                    asked.out,
                 )
 
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from benchmarks.json_lines import append_lines, kept_lines, read_lines
 from leakgauge.attacks import span_limits, token_spans
-from leakgauge.audit import score_text
+from leakgauge.audit import TextScores, score_text
 from leakgauge.channels import FedAvg, Gradient
 from leakgauge.core import Channel, Defense, Reconstruction, Signal, Tokens, Victim, share
 from leakgauge.defenses import GaussianNoise
@@ -37,6 +37,8 @@ from leakgauge.integrations.huggingface import load_text
 from leakgauge.measures.text import most_frequent
 
 VOCAB, LENGTH, CLASSES = 2000, 12, 2
+DESCENT = 300
+"""Steps of the baseline."""
 
 
 def settings(kind: str, width: int) -> dict[str, Any]:
@@ -104,11 +106,21 @@ def attacked(key: dict[str, Any], victim: Victim, *defenses: Defense, channel: C
         predicted = fits.get("tokens", False) and fits.get("sentences", False)
         found = token_spans()(victim, seen, seed=seed)
     except Inapplicable as reason:
-        return row | {
-            "refused": str(reason), "predicted": False, "exact": 0, "rouge1": 0.0, "rouge2": 0.0, "recall": 0.0, "certified": 0,
-            "false": 0, "cpu_seconds": round(time.process_time() - began, 1),
-        }  # fmt: skip
-    scores = score_text(found, x, None)
+        return refused_row(row, reason, time.process_time() - began)
+    return scored_row(row, predicted, found, score_text(found, x, None), x, time.process_time() - began)
+
+
+def refused_row(row: dict[str, Any], reason: Inapplicable, seconds: float) -> dict[str, Any]:
+    return row | {
+        "refused": str(reason), "predicted": False, "exact": 0, "rouge1": 0.0, "rouge2": 0.0, "recall": 0.0, "certified": 0,
+        "false": 0, "cpu_seconds": round(seconds, 1),
+    }  # fmt: skip
+
+
+def scored_row(
+    row: dict[str, Any], predicted: bool, found: Reconstruction, scores: TextScores, x: Tensor, seconds: float
+) -> dict[str, Any]:
+    """How much of what was found and certified is right; ``x`` are the true ids."""
     assert found.certified is not None
     true = {tuple(ids) for ids in x.tolist()}
     return row | {
@@ -119,11 +131,11 @@ def attacked(key: dict[str, Any], victim: Victim, *defenses: Defense, channel: C
         "recall": scores.recall,
         "certified": int(found.certified.sum()),
         "false": sum(tuple(ids) not in true for ids in found.x[found.certified].tolist()),
-        "cpu_seconds": round(time.process_time() - began, 1),
+        "cpu_seconds": round(seconds, 1),
     }
 
 
-def by_embedding(victim: Victim, x: Tensor, y: Tensor, *, seed: int, steps: int = 300) -> Tensor:
+def by_embedding(victim: Victim, x: Tensor, y: Tensor, *, seed: int) -> Tensor:
     """Ids (n, length) of the embeddings whose gradient has the direction of the one that ``x`` and ``y`` have."""
     inner: Any = cast(Any, victim.model).model
     table = inner.get_input_embeddings().weight.detach()
@@ -132,7 +144,7 @@ def by_embedding(victim: Victim, x: Tensor, y: Tensor, *, seed: int, steps: int 
     rng = torch.Generator().manual_seed(seed)
     guess = (torch.randn(*x.shape, table.shape[1], generator=rng) * table.std()).requires_grad_()
     optimizer = torch.optim.Adam([guess], lr=0.1 * float(table.std()))
-    for _ in range(steps):
+    for _ in range(DESCENT):
         optimizer.zero_grad()
         loss = victim.loss(inner(inputs_embeds=guess).logits, y)
         made = torch.autograd.grad(loss, own, create_graph=True, allow_unused=True)
@@ -289,8 +301,7 @@ def main() -> None:
             if any(key.items() <= row.items() for row in rows):
                 continue
             rows.append(run(key))
-            if options.out is not None:
-                append_lines(options.out, rows[-1])
+            append_lines(options.out, rows[-1])
     print(table(rows))
 
 

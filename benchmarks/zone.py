@@ -63,10 +63,6 @@ class Decoders:
                 kept = Trained(*(row[name] for name in Trained.__dataclass_fields__))
                 self.whole[kept.cut, kept.epochs] = kept
 
-    def _keep(self, row: dict[str, Any]) -> None:
-        if self.table is not None:
-            append_lines(self.table, row)
-
     def full(self, cut: str, epochs: int) -> Trained:
         if (cut, epochs) not in self.whole:
             known, sent = (
@@ -81,7 +77,7 @@ class Decoders:
             fvu = float(error / (truth - self.auxiliary.images.mean(0)).square().mean())
             held = [value / fitted.history.mean_image for value in fitted.history.held_out]
             self.whole[cut, epochs] = made = Trained(cut, epochs, fvu, seconds, held)
-            self._keep(asdict(made))
+            append_lines(self.table, asdict(made))
         return self.whole[cut, epochs]
 
     def stopping(self, cut: str, epochs: int, threshold: float) -> tuple[float, float, int]:
@@ -99,7 +95,7 @@ class Decoders:
             taken = found.fvu, time.process_time() - began, found.epochs
             self.stopped[cut, epochs, threshold] = taken
             row = {"cut": cut, "epochs": epochs, "enough": threshold}
-            self._keep({**row, **dict(zip(("fvu", "cpu_seconds", "trained"), taken, strict=True))})
+            append_lines(self.table, {**row, **dict(zip(("fvu", "cpu_seconds", "trained"), taken, strict=True))})
         return self.stopped[cut, epochs, threshold]
 
 
@@ -137,8 +133,7 @@ def main() -> None:
         "auxiliary": len(decoders.auxiliary.images), "tested": len(decoders.test.images), "torch": torch.__version__,
         "threads": 1,
     }  # fmt: skip
-    if options.out is not None:
-        write_lines(options.out, [about, *rows, *lines])
+    write_lines(options.out, [about, *rows, *lines])
 
 
 @dataclass

@@ -47,7 +47,7 @@ def compare(
             data=images.name,
             steps=steps if curves else 0,
             seconds=round(sum(one.seconds for one in found), 2),
-            **study.measured(found, images, space),
+            **study.measured(found, images),
             **curves,
         )
 

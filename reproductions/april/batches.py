@@ -26,6 +26,7 @@ from leakgauge.measures.reidentification import rank
 from reproductions.april import study
 from reproductions.april.study import Images, Options
 from reproductions.common.drawing import Line, Panel, grid, svg
+from reproductions.common.gates import squared_length
 from reproductions.common.runner import Part, Pictures, Row, Rows
 
 SIZES = (4, 8, 16, 24)
@@ -91,7 +92,7 @@ def attack(options: Options, results: Rows, case: Case) -> None:
     april = replace(study.matching_attack("april", steps=case.steps, precision=case.precision), labels=ExpectedCounts())
     began, seen = time.perf_counter(), study.observed(victim, images, batch=size)
     found = april.many(victim, seen, seed=options.seed)
-    squares = [sum(float(t.double().square().sum()) for t in one.signal.values()) for one in seen]
+    squares = [squared_length(one.signal) for one in seen]
     own = [images.y[i * size : (i + 1) * size] for i in range(len(seen))]
     shown = {"original": images.x[:size], "found": study.in_order(space.decode(found[0].x.cpu()), images.x[:size])}
     for what, pictures in shown.items():
@@ -108,7 +109,7 @@ def attack(options: Options, results: Rows, case: Case) -> None:
         loss=study.mean([one.loss for one in found]),
         relative_loss=study.mean([one.loss / square for one, square in zip(found, squares, strict=True)]),
         labels_read=study.mean([labels_read(one.y, true) for one, true in zip(found, own, strict=True)]),
-        **study.measured(found, images, space),
+        **study.measured(found, images),
         **ranks_of(results.pictures, case.model, size),
     )
 

@@ -14,12 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from leakgauge.attacks import april, april_closed_form
 from leakgauge.audit.scoring import score
 from leakgauge.channels import Gradient
-from leakgauge.core import Observation, Pixels, Reconstruction, Victim, share
+from leakgauge.core import Observation, Pixels, Victim, share
 from leakgauge.data.embedded import fashion
 from leakgauge.inversion import Constant, Given, Matching, Normal
 from leakgauge.models.vit import ViT
@@ -71,13 +69,9 @@ def run(options: Options, results: Rows) -> None:
             result = begun(name, april(steps=steps), victim, seen)(victim, seen, seed=options.seed)
             row: Row = {"position_std": position_std, "image": number, "start": name}
             for when, picture in (("start", result.trace.snapshots[0].to(options.device)), ("end", result.x)):
-                scores = score(_as(result, picture), x, y, space=SPACE)
+                scores = score(replace(result, x=picture), x, y, space=SPACE)
                 row[f"{when}_mse"], row[f"{when}_ssim"] = round(scores.mse[0], 6), round(scores.ssim[0], 4)
             results.add(unit, {**row, "steps": steps, "loss": result.loss})
-
-
-def _as(result: Reconstruction, picture: torch.Tensor) -> Reconstruction:
-    return replace(result, x=picture)
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:

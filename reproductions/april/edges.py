@@ -93,7 +93,7 @@ def whole(options: Options, results: Rows, data_set: str) -> None:
             of=images.name,
             setting=row["settings"][best],
             steps=options.steps(kind.steps),
-            **study.measured(found, images, study.space_of(images)),
+            **study.measured(found, images),
         )
 
 

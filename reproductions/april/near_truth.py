@@ -18,6 +18,7 @@ from leakgauge.measures.image import ssim
 from reproductions.april import positions, study
 from reproductions.april.study import Options
 from reproductions.common import page
+from reproductions.common.gates import squared_length
 from reproductions.common.runner import Part, Row, Rows
 
 COUNT, STEPS, AWAY = 3, 3000, 0.1
@@ -68,7 +69,7 @@ def attack(case: Case, options: Options, results: Rows) -> None:
         found = searched(victim, seen[number], seed=options.seed)
         start = x + AWAY * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
         made = victim.space.decode(found.x)
-        square = sum(float(value.double().square().sum()) for value in seen[number].signal.values())
+        square = squared_length(seen[number].signal)
         results.add(
             unit,
             data=images.name,

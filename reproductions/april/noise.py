@@ -74,7 +74,7 @@ def run(options: Options, results: Rows) -> None:
                 factor=factor,
                 deviation=study.mean([noise.deviation(seen.signal) for seen in clean]),
                 data=images.name,
-                **study.measured(found, images, space),
+                **study.measured(found, images),
             )
 
 

@@ -28,6 +28,7 @@ from reproductions.april.attention_variants import as_asked
 from reproductions.april.study import Images, Options
 from reproductions.april.training import accuracies
 from reproductions.common.drawing import Line, Panel, svg
+from reproductions.common.gates import squared_length
 from reproductions.common.runner import Part, Pictures, Row, Rows
 
 SETTINGS = {
@@ -100,7 +101,7 @@ def attack(
             position_std=std,
             steps=steps,
             seconds=round(found[0].seconds * len(found), 1),
-            **study.measured(found, images, study.space_of(images)),
+            **study.measured(found, images),
             **study.curves(found, seen, images),
         )
 
@@ -123,7 +124,7 @@ def fixed_rates(options: Options, results: Rows, images: Images) -> None:
             found = [one(victim, each, seed=options.seed) for one, each in zip(starts, seen, strict=True)]
         else:
             found = matching.many(victim, seen, seed=options.seed)
-        squares = [sum(float(t.double().square().sum()) for t in one.signal.values()) for one in seen]
+        squares = [squared_length(one.signal) for one in seen]
         results.add(
             unit,
             part="fixed rates",
@@ -132,7 +133,7 @@ def fixed_rates(options: Options, results: Rows, images: Images) -> None:
             near=near,
             steps=options.steps(3000),
             relative_loss=study.rounded([one.loss / s for one, s in zip(found, squares, strict=True)]),
-            **study.measured(found, images, study.space_of(images)),
+            **study.measured(found, images),
         )
 
 
@@ -148,7 +149,7 @@ def closed_form(options: Options, results: Rows, images: Images) -> None:
         except Inapplicable as reason:
             results.add(unit, part="closed form", setting=name, data=images.name, ssim=None, refused=str(reason))
         else:
-            scores = study.measured(found, images, study.space_of(images))
+            scores = study.measured(found, images)
             results.add(unit, part="closed form", setting=name, data=images.name, refused=None, **scores)
 
 

@@ -52,7 +52,7 @@ def follow(
         data=images.name,
         steps=steps,
         seconds=round(found[0].seconds * len(found), 1),
-        **study.measured(found, images, space),
+        **study.measured(found, images),
         **study.curves(found, seen, images),
     )
 

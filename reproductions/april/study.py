@@ -23,6 +23,7 @@ from leakgauge.measures.image import pair
 from leakgauge.models.vit import ViT
 from reproductions.common import runner
 from reproductions.common.drawing import grid
+from reproductions.common.gates import squared_length
 from reproductions.common.runner import Part, Pictures, Row, draw_part, rounded, run_part
 from reproductions.common.sheets import sheets
 
@@ -205,7 +206,7 @@ def observed(
 
 def curves(found: Sequence[Reconstruction], seen: Sequence[Observation], images: Images) -> dict[str, Any]:
     """What the attack minimises, as a share of ‖g*‖² (median over the images), and the mean error of its image, by step."""
-    squares = torch.tensor([sum(float(t.double().square().sum()) for t in one.signal.values()) for one in seen])
+    squares = torch.tensor([squared_length(one.signal) for one in seen])
     losses = torch.stack([one.trace.losses[:, 0] for one in found], 1) / squares
     space = space_of(images)
     frames = torch.stack([one.trace.snapshots for one in found], 1).flatten(1, 2)  # (frames, images, C, H, W)
@@ -220,9 +221,9 @@ def curves(found: Sequence[Reconstruction], seen: Sequence[Observation], images:
     }
 
 
-def measured(found: Sequence[Reconstruction], images: Images, space: Pixels) -> dict[str, Any]:
+def measured(found: Sequence[Reconstruction], images: Images) -> dict[str, Any]:
     """Means over all images, and every image's value, with batches paired one to one."""
-    size = len(found[0].x)
+    size, space = len(found[0].x), space_of(images)
     scores = [
         score(one, space.encode(images.x[i * size : (i + 1) * size]), images.y[i * size : (i + 1) * size], space=space)
         for i, one in enumerate(found)

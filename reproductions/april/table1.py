@@ -21,10 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leakgauge.attacks import april, inverting_gradients, tag
+from leakgauge.attacks import inverting_gradients
 from leakgauge.core import Reconstruction, Victim
 from leakgauge.engine import TF32, Exact, Fused, Precision
-from leakgauge.inversion import L2, Adam, AdamW, CosineDecay, Descent, Joint, Matching, Steady
+from leakgauge.inversion import Adam, AdamW, CosineDecay, Descent, Matching, Steady
 from leakgauge.inversion.solvers import Schedule
 from leakgauge.measures.image import downscale, mse, ssim
 from reproductions.april import study
@@ -248,14 +248,9 @@ def attack_of(name: str, steps: int, setting: Setting) -> Matching:
     """The four attacks of the table. DLG with Adam, as the paper says, not with its own L-BFGS."""
     if name == "ig":
         return inverting_gradients(steps=steps, lr=setting.lr, tv=setting.tv)
-    ours = april(steps=steps)
-    recipe = {
-        "april": ours,
-        "dlg": replace(ours, objective=L2(), labels=Joint(), name="dlg with Adam"),
-        "tag": tag(steps=steps),
-    }[name]
     optimizer = AdamW(setting.lr) if name == "tag" else Adam(setting.lr)
-    return replace(recipe, solver=Descent(optimizer, steps, schedule=setting.schedule, project=False))
+    solver = Descent(optimizer, steps, schedule=setting.schedule, project=False)
+    return replace(study.matching_attack(name, steps=steps), solver=solver)
 
 
 def error_of(name: str, setting: Setting, kind: DataSet, victim: Victim, own: Images, options: Options) -> float:

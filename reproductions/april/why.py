@@ -44,6 +44,7 @@ from reproductions.april.attention_variants import (
 )
 from reproductions.april.study import Images, Options
 from reproductions.common.drawing import Line, Panel, grid, svg
+from reproductions.common.gates import squared_length
 from reproductions.common.runner import Part, Pictures, Row, Rows
 
 CASES: tuple[tuple[Variant, str], ...] = (
@@ -94,7 +95,7 @@ def attention(options: Options, results: Rows, images: Images) -> None:
             data=images.name,
             steps=steps if found else 0,
             **facts,
-            **({} if found is None else study.measured(found, images, space) | study.curves(found, seen, images)),
+            **({} if found is None else study.measured(found, images) | study.curves(found, seen, images)),
         )
 
 
@@ -121,7 +122,7 @@ def sensitivity(options: Options, results: Rows, images: Images) -> None:
 
 def deviation(reading: str, factor: float, signal: Signal, name: str) -> float:
     """σ of the noise on one tensor."""
-    whole = math.sqrt(sum(float(t.double().square().sum()) for t in signal.values()))
+    whole = math.sqrt(squared_length(signal))
     own, entries = float(signal[name].double().norm()), signal[name].numel()
     return {
         "whole": factor * whole / math.sqrt(sum(t.numel() for t in signal.values())),
@@ -149,7 +150,6 @@ def noisy(seen: Observation, reading: str, factor: float, *, seed: int) -> Obser
 def noise(
     options: Options, results: Rows, images: Images, part: str, make: study.Make, variants: tuple[Variant, ...]
 ) -> None:
-    space = study.space_of(images)
     readings = list(READINGS) if part == "noise" else ["whole", "tensor"]
     for variant in variants:
         if results.has(part=part, model=variant.name, reading=readings[-1], ridge=False, factor=FACTORS[-1]):
@@ -180,7 +180,7 @@ def noise(
                     spread=even.spread,
                     condition=even.condition,
                     patch_condition=float(values[0] / values[-1]),
-                    **study.measured(found, images, space),
+                    **study.measured(found, images),
                 )
 
 
@@ -221,8 +221,9 @@ def plain(name: str) -> str:
     return name.replace("√", "root ").replace("²", "^2")
 
 
-def wanted(row: Row, model: str, part: str = "noise", reading: str = "tensor") -> bool:
-    return (row["part"], row["model"], row.get("reading"), row.get("ridge")) == (part, model, reading, False)
+def wanted(row: Row, model: str) -> bool:
+    """The model under noise on each tensor, without a ridge."""
+    return (row["part"], row["model"], row.get("reading"), row.get("ridge")) == ("noise", model, "tensor", False)
 
 
 def table(rows: list[Row]) -> str:

@@ -27,6 +27,7 @@ from reproductions.april import study
 from reproductions.april.batches import BY_BIAS, RULE, SET_UP, labels_read
 from reproductions.april.study import Images, Options
 from reproductions.common.drawing import Line, Panel, grid, svg
+from reproductions.common.gates import squared_length
 from reproductions.common.runner import Part, Pictures, Row, Rows
 
 RULES: dict[str, LabelRule] = {BY_BIAS: BiasCounts(strict=False), RULE: ExpectedCounts(), "Yin et al.": MinimumEntry()}
@@ -85,7 +86,7 @@ def attack(options: Options, results: Rows, size: int, steps: int) -> None:
     (seen,) = study.observed(victim, images, batch=size)
     matching = replace(study.matching_attack("april", steps=options.steps(steps)), labels=ExpectedCounts())
     found = matching(victim, seen, seed=options.seed)
-    square = sum(float(t.double().square().sum()) for t in seen.signal.values())
+    square = squared_length(seen.signal)
     results.keep(f"{size} original", images.x)
     results.keep(f"{size}, found", study.in_order(space.decode(found.x.cpu()), images.x))
     results.drop(part="attack", batch=size)
@@ -98,7 +99,7 @@ def attack(options: Options, results: Rows, size: int, steps: int) -> None:
         seconds=round(found.seconds, 1),
         loss=found.loss / square,
         labels_read=labels_read(found.y, images.y),
-        **study.measured([found], images, space),
+        **study.measured([found], images),
     )
 
 

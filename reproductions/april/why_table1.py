@@ -60,7 +60,7 @@ def attack(options: Options, results: Rows, images: Images, steps: int) -> None:
         results.add(
             name, data=images.name, distance=distance, labels=labels, steps=steps,
             seconds=round(sum(one.seconds for one in found), 1), **study.curves(found, seen, images),
-            **study.measured(found, images, space),
+            **study.measured(found, images),
         )  # fmt: skip
     results.keep(f"{images.name}, original", images.x)
 

@@ -55,7 +55,7 @@ def leak(options: Options, results: Rows, images: Images, widths: tuple[int, ...
             tokens=model.pos_embed.shape[1] - 1,
             patch_values=model.patch_embed.proj.weight[0].numel(),
             predicted=found[0].notes[0].split("predicted: ")[1],
-            **study.measured(found, images, space),
+            **study.measured(found, images),
         )
     if base and widths:
         results.keep("original", images.x)

@@ -46,7 +46,7 @@ def run(options: Options, results: Rows) -> None:
             parameters=sum(sizes[n] for n in sizes if n not in kept_back),
             data=images.name,
             steps=matching.solver.steps,
-            **study.measured(found, images, space),
+            **study.measured(found, images),
             **study.curves(found, seen, images),
         )
 

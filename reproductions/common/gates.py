@@ -95,9 +95,14 @@ def _above(value: float, error: float, chance: float, what: str) -> Gate:
     return Gate("above chance", value - 2 * error > needed, f"{what} {value:.3f} ± {error:.3f}, needed {needed:.3f}")
 
 
+def squared_length(signal: Mapping[str, Tensor]) -> float:
+    """‖g‖² over all tensors, each summed in float64."""
+    return sum(float(t.double().square().sum()) for t in signal.values())
+
+
 def gradients_alive(signal: Mapping[str, Tensor], *, least: float = 1e-6) -> Gate:
     """The gradient has a length and not only zeros in it."""
-    total = math.sqrt(sum(float(t.double().square().sum()) for t in signal.values()))
+    total = math.sqrt(squared_length(signal))
     entries = sum(t.numel() for t in signal.values())
     zeros = sum(int((t == 0).sum()) for t in signal.values()) / entries
     alive = math.isfinite(total) and total > least and zeros < 0.999

@@ -110,6 +110,9 @@ PLANS: dict[str, tuple[Lane, ...]] = {
     "golden-seeds": (  # second trainings
         lane(golden(400, "vgg19-curve", "vgg19-smoothing", *HUNDRED, "--seeds", "2")),
     ),
+    "negative": (  # IR-152 with LS-, trained for longer
+        lane(golden(420, "predictions", "ir152-curve", *HUNDRED, "--seeds", "1", "--labels", "LS-")),
+    ),
     "warm": (  # privacy tokens: the critic that is trained on, for the network and token that lack it
         lane(tokens(400, "alexnet_warm_autoencoder")),
     ),
@@ -126,7 +129,7 @@ CUT, WHOLE = (
 )
 NEEDS = {
     **dict.fromkeys(["trained", "warm", "next-9", "next-10", "next-11"], CUT),
-    "golden-seeds": (*WHOLE, "kmnist_test.npz"),
+    **dict.fromkeys(["golden-seeds", "negative"], (*WHOLE, "kmnist_test.npz")),
 }
 """What a plan reads from its folder of data."""
 

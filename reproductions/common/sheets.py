@@ -6,6 +6,7 @@ import io
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 PER_SIDE = 10
+CIFAR_SPACE: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
+"""Mean and deviation of CIFAR-10's training images."""
 
 
 def sheets(path: Path, count: int | None = None) -> tuple[Tensor, Tensor]:

@@ -50,6 +50,9 @@ class Evidence:
     repeats: int = 1
 
 
+NOT_TESTED, NOT_REACHED = Evidence(agrees=None, tested=False), Evidence(agrees=None, finished=False)
+
+
 def judged(evidence: Evidence) -> Word:
     if not evidence.tested or not evidence.gates_passed:
         return Word.NOT_TESTED

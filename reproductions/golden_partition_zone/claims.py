@@ -17,7 +17,7 @@ from reproductions.common import gates
 from reproductions.common.networks import IR152, VGG19
 from reproductions.common.page import Claim
 from reproductions.common.runner import Row
-from reproductions.common.verdicts import Evidence
+from reproductions.common.verdicts import NOT_REACHED, NOT_TESTED, Evidence
 from reproductions.golden_partition_zone import entropy
 from reproductions.golden_partition_zone.published import ACCURACY, FAITHFUL, VGG19_MSE
 from reproductions.golden_partition_zone.results_rows import (
@@ -31,7 +31,6 @@ from reproductions.golden_partition_zone.results_rows import (
 SHALLOW = {"vgg19": (13, 17, 26), "ir152": (3, 8, 25, 40, 48)}
 DEEP = {"vgg19": (39, 43, 52), "ir152": (49, 50, 51)}
 TRANSITION = 0.25
-NOT_TESTED, NOT_REACHED = Evidence(agrees=None, tested=False), Evidence(agrees=None, finished=False)
 WHOLE = "With the paper's 100 epochs, one seed. Baselines and enhancements are on two trainings of it (91.3 and 91.7 %); two trainings differ by 0.15 dB at block 50, so a gain of that size there may be none."
 TWICE = "Two trainings with each kind of labels, the paper's 100 decoder epochs."
 OWN_VGG = (

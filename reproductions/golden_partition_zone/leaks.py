@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from leakgauge.attacks import FittedDecoder, fit_on
 from leakgauge.attacks.decoder import Decoder
+from leakgauge.measures.features import class_radii
 from reproductions.common.networks.idle_biases import WithoutIdleBiases
 from reproductions.common.runner import Row
 from reproductions.golden_partition_zone.splits import Part, Splits, as_input, in_bfloat16
-from reproductions.golden_partition_zone.training_log import deviations, mean_per_class
 
 OUTPUT = "output"
 """Name under which the network's logits are kept beside the features of its cuts."""
@@ -137,8 +137,7 @@ def _error(images: Tensor, guesses: list[Tensor]) -> float:
     return sum(float((x.float() / 255 - g).square().flatten(1).mean(1).sum()) for x, g in pieces) / len(images)
 
 
-def radius_per_dimension(leak: Leak, part: Part, classes: int) -> float:
+def radius_per_dimension(leak: Leak, part: Part) -> float:
     """Mean R_c² over the classes, divided by the dimension, on the first 2000 test features and true labels."""
-    z, labels = leak.sent[:2000], part.labels[:2000]
-    squares = deviations(z, labels, classes).flatten(1).square().sum(1)
-    return float(mean_per_class(squares, labels, classes).nanmean()) / z[0].numel()
+    radii = class_radii(leak.sent[:2000], part.labels[:2000])
+    return radii.mean / radii.dimensions

@@ -48,7 +48,7 @@ def _curve(
     target = study.target(network, splits, labels, seed, watch=watch)
     names = {block: target.cut(block) for block in blocks}
     found = leaks(target.model, list(names.values()), splits)
-    radii = {block: radius_per_dimension(found[name], splits.test, splits.classes) for block, name in names.items()}
+    radii = {block: radius_per_dimension(found[name], splits.test) for block, name in names.items()}
     for block, key, attempt in work:
         about = {"part": part, "network": network, "data": splits.name, "labels": labels, "seed": seed, "block": block}
         about |= {"accuracy": target.accuracy, "radius_per_dimension": radii[block]}

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import mean
 from typing import Any
 
 import torch
@@ -97,9 +98,7 @@ class Steps:
     in_time: bool
 
 
-def propose(
-    tried: Sequence[tuple[Mapping[str, float], float]], *, seed: int, space: Space = PAPER
-) -> list[dict[str, float]]:
+def propose(tried: Sequence[tuple[Mapping[str, float], float]], *, seed: int, space: Space) -> list[dict[str, float]]:
     """The settings of the next round: the defaults and draws from ``space``; then Optuna's TPE draws where it is installed.
 
     They depend on what was tried and on the seed alone, so a search that was stopped resumes as it would have.
@@ -126,7 +125,7 @@ def propose(
     return found
 
 
-def _drawn(number: int, space: Space = PAPER) -> dict[str, float]:
+def _drawn(number: int, space: Space) -> dict[str, float]:
     rng = torch.Generator().manual_seed(number)
     found: dict[str, float] = {}
     for name, choice in space.items():
@@ -271,10 +270,6 @@ def scores_of(row: Mapping[str, Any]) -> Scores:
     """Scores from a results file."""
     columns: dict[str, Any] = {name: None if values is None else tuple(values) for name, values in row.items()}
     return Scores(**columns)
-
-
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def pieces(row: Row) -> str:

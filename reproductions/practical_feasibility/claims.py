@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 
 import torch
 
 from reproductions.common import gates
 from reproductions.common.page import Claim
 from reproductions.common.runner import Row, read
-from reproductions.common.verdicts import Evidence
-
-NOT_TESTED, NOT_REACHED = Evidence(agrees=None, tested=False), Evidence(agrees=None, finished=False)
+from reproductions.common.verdicts import NOT_REACHED, NOT_TESTED, Evidence
 
 NO_WEIGHTS = "The paper attacks networks trained on ImageNet. Weights of its networks are not available here."
 MEAN_COLOUR = 0.14
 """SSIM of the eight images of the control with their own mean colour."""
-
-
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def percent(row: Row) -> str:

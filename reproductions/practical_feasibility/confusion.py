@@ -13,13 +13,14 @@ import argparse
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import mean
 
 from leakgauge.audit.verdict import judge
 from leakgauge.audit.wording import rule
 from leakgauge.core import Assumption
 from reproductions.common.runner import Row, read
 from reproductions.practical_feasibility import detection, large, small
-from reproductions.practical_feasibility.attacking import mean, scores_of
+from reproductions.practical_feasibility.attacking import scores_of
 from reproductions.practical_feasibility.freeze_thresholds import checks
 from reproductions.practical_feasibility.setting import RESULTS
 

@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,10 +47,10 @@ from leakgauge.measures.image import ssim
 from reproductions.common import gates, runner
 from reproductions.common.networks.resnet import ResNet18
 from reproductions.common.runner import Options, Part, Row, Rows, rounded, run_part
-from reproductions.common.sheets import sheets
+from reproductions.common.sheets import CIFAR_SPACE, sheets
 from reproductions.practical_feasibility.image_network import ImageNetwork
+from reproductions.practical_feasibility.training import RESIDUAL, Recipe, trained
 
-CIFAR: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
 RESULTS = Path(__file__).parent / "results"
 CASES = ("post untrained", "pre untrained", "post trained", "pre trained")
 IMAGES, TUNED_ON, CLASSES = 8, 4, 10
@@ -187,22 +186,13 @@ class Continued:
         return self.found[id(seen)]
 
 
-class Softplus(nn.Module):
-    def __init__(self, sharpness: float) -> None:
-        super().__init__()
-        self.sharpness = sharpness
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.softplus(x, beta=self.sharpness)
-
-
 def smoothed(model: nn.Module, sharpness: float) -> nn.Module:
     """The network with log(1 + exp(βx))/β for max(x, 0): slopes change with the input, which a search can follow."""
     made = copy.deepcopy(model)
     for parent in list(made.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.ReLU):
-                setattr(parent, name, Softplus(sharpness))
+                setattr(parent, name, nn.Softplus(beta=sharpness))
     return made
 
 
@@ -270,47 +260,51 @@ def _psnr(a: Tensor, b: Tensor) -> float:
 def victim_of(case: str, options: Options, results: Rows, *, mode: Mode = "eval") -> Victim:
     form, kind = case.split()
     model = ResNet18(width=8 if options.quick else 64, pre_activation=form == "pre", seed=options.seed)
+    space = Pixels((3, 32, 32), **CIFAR_SPACE)
     if kind == "trained":
-        _trained(form, model, options, results)
-    return Victim(model.eval().to(options.device), Pixels((3, 32, 32), **CIFAR), mode=mode, name=f"resnet18_{form}")
+        epochs = 1 if options.quick else 24
+        load_or_train(form, model, space, options, results, recipe=RESIDUAL, seconds=40, epochs=epochs)
+    return Victim(model.eval().to(options.device), space, mode=mode, name=f"resnet18_{form}")
 
 
-def _trained(form: str, model: ResNet18, options: Options, results: Rows) -> None:
-    from reproductions.practical_feasibility.training import RESIDUAL, trained
+def load_or_train(
+    name: str,
+    model: nn.Module,
+    space: Pixels,
+    options: Options,
+    results: Rows,
+    *,
+    recipe: Recipe,
+    seconds: float,
+    epochs: int,
+    facts: Row | None = None,
+) -> bool:
+    """Fills the model with weights that an earlier call has left, or trains it on CIFAR-10; returns whether it was trained now.
 
-    if results.load(form, model):
-        return
-    space = Pixels((3, 32, 32), **CIFAR)
+    The row of a training begins with ``facts``. Weights are kept in half precision; the rounded ones are attacked, here and later.
+    """
+    if results.load(name, model):
+        return False
     train, test = (cifar(options, part) for part in ("train", "test"))
-    recipe = replace(RESIDUAL, batch=32) if options.quick else RESIDUAL
     done = trained(
-        model,
-        space,
-        train,
-        test,
-        recipe=recipe,
-        seconds=40,
-        device=options.device,
-        epochs=1 if options.quick else 24,
-        seed=options.seed,
-    )
-    model.eval()
-    balanced, error = gates.balanced_accuracy(model, (space.encode(test[0]), test[1]), CLASSES)
+        model, space, train, test, recipe=replace(recipe, batch=32) if options.quick else recipe, seconds=seconds,
+        device=options.device, epochs=epochs, seed=options.seed,
+    )  # fmt: skip
+    balanced, error = gates.balanced_accuracy(model.eval(), (space.encode(test[0]), test[1]), CLASSES)
     checks = [
         gates.above_chance(balanced, error, CLASSES),
         gates.all_classes(test[1], CLASSES),
         gates.shuffled(train[1]),
     ]
-    results.save(form, model, half=True)
-    results.load(form, model)  # the rounded weights are the ones that are attacked, here and later
-    row = {
-        "accuracy": done.accuracy,
-        "train_accuracy": done.train_accuracy,
-        "epochs": done.epochs,
-        "images": done.images,
-    }
-    if not results.has(unit := f"trained {form}"):  # a row without its weights is trained again, for the attacks
-        results.add(unit, row | {"seconds": round(done.seconds, 1), "gates": [check.row() for check in checks]})
+    results.save(name, model, half=True)
+    results.load(name, model)
+    row: Row = {
+        **(facts or {}), "accuracy": done.accuracy, "train_accuracy": done.train_accuracy, "epochs": done.epochs,
+        "images": done.images, "seconds": round(done.seconds, 1), "gates": [check.row() for check in checks],
+    }  # fmt: skip
+    if not results.has(unit := f"trained {name}"):  # a row without its weights is trained again, for the attacks
+        results.add(unit, row)
+    return True
 
 
 def cifar(options: Options, part: str) -> tuple[Tensor, Tensor]:

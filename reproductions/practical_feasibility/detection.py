@@ -13,6 +13,7 @@ import json
 import time
 import zipfile
 from pathlib import Path
+from statistics import mean
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from reproductions.common.networks.detection_loss import DetectionLoss
 from reproductions.common.networks.yolo import YOLO, Variant
 from reproductions.common.runner import Pictures, Row, Rows
 from reproductions.practical_feasibility import setting
-from reproductions.practical_feasibility.attacking import attacked, layouts, mean
+from reproductions.practical_feasibility.attacking import attacked, layouts
 from reproductions.practical_feasibility.figures import keep, side_by_side
 from reproductions.practical_feasibility.setting import Options, Plan
 

@@ -112,9 +112,7 @@ def measure(key: str, options: Options, ledger: Rows, images: Images, shares: Se
     judge, space, _ = network(sum(DEPTHS) - CASES[key][0], options)
     scores = {kind: score_images_in_order(guesses, made.truths) for kind, guesses in made.shown.items()}
     own = [i for _, i in made.tried]
-    known, null_known = (
-        recognised(judge, space, made.shown[kind], own, images, pool=POOL) for kind in ("attack", "null")
-    )
+    known, null_known = (recognised(judge, space, made.shown[kind], own, images) for kind in ("attack", "null"))
     ledger.add(
         key, trained=made.trained, data=images.name, shares=[p for p, _ in made.tried], images=own, steps=made.steps,
         ssim=scores["attack"].ssim, psnr=scores["attack"].psnr, null_ssim=scores["null"].ssim, null_psnr=scores["null"].psnr,
@@ -122,12 +120,10 @@ def measure(key: str, options: Options, ledger: Rows, images: Images, shares: Se
     )  # fmt: skip
 
 
-def recognised(
-    judge: CifarResNet, space: Pixels, shown: Tensor, own: Sequence[int], images: Images, *, pool: int
-) -> list[bool]:
-    """Whether the true image is the nearest of ``pool`` in the judge's features (cosine)."""
+def recognised(judge: CifarResNet, space: Pixels, shown: Tensor, own: Sequence[int], images: Images) -> list[bool]:
+    """Whether the true image is the nearest of the first ``POOL`` in the judge's features (cosine)."""
     with torch.no_grad():
-        guesses, others = (judge.cpu().features(space.encode(x)) for x in (shown, images.x[:pool]))
+        guesses, others = (judge.cpu().features(space.encode(x)) for x in (shown, images.x[:POOL]))
     likeness = torch.nn.functional.normalize(guesses, dim=1) @ torch.nn.functional.normalize(others, dim=1).T
     return [int(row.argmax()) == i for row, i in zip(likeness, own, strict=True)]
 

@@ -8,18 +8,18 @@ weights are in a package, is the trained control. In quick runs the networks are
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from leakgauge.core import Auxiliary, Mode, Victim
 from leakgauge.errors import Inapplicable
 from reproductions.common.runner import Pictures, Row, Rows
 from reproductions.practical_feasibility import setting
-from reproductions.practical_feasibility.attacking import attacked, most_vulnerable
+from reproductions.practical_feasibility.attacking import attacked
 from reproductions.practical_feasibility.figures import keep, side_by_side
 from reproductions.practical_feasibility.networks import Network, efficientnet_lite0
 from reproductions.practical_feasibility.setting import Options, Plan
-from reproductions.practical_feasibility.small import CANDIDATES, table
+from reproductions.practical_feasibility.small import each_case, table
 
 __all__ = ["table"]
 
@@ -66,13 +66,8 @@ QUICK = (
 
 def run(options: Options, ledger: Rows, plan: Plan) -> None:
     images = setting.imagenet(options, 20)
-    first = _chosen(options, ledger, images, plan)
-    for key, case in CASES.items():
-        if key not in plan or ledger.has(key) or (options.quick and key not in QUICK):
-            continue
-        options.require_time(key, plan[key])
-        with ledger.attempt(key):
-            measure(case, options, ledger, plan[key], images, first)
+    reference = CASES["swin_t, batch 1, train mode"]
+    each_case(CASES, QUICK, measure, lambda: _victim(reference, options, images), images, options, ledger, plan)
 
 
 def measure(
@@ -100,18 +95,6 @@ def _victim(case: LargeCase, options: Options, images: setting.Images) -> tuple[
     net = Network(case.name, side=images.x.shape[-1], adapted=False)
     victim, is_trained, _ = setting.victim_of(net, options, mode=case.mode, classes=1000)
     return victim, is_trained
-
-
-def _chosen(options: Options, ledger: Rows, images: setting.Images, plan: Plan) -> int:
-    """The most vulnerable of five images on Swin-T, chosen once."""
-    if not ledger.has("image"):
-        options.require_time("image", plan["image"])
-        victim, is_trained = _victim(CASES["swin_t, batch 1, train mode"], options, images)
-        x, y = setting.encoded(victim.space, images, slice(0, CANDIDATES))
-        effort = replace(options.effort(1), restarts=1)
-        first, scores = most_vulnerable(victim, x, y, effort=effort, seed=options.seed)
-        ledger.add("image", first=first, candidate_ssim=scores, reference="swin_t", trained=is_trained)
-    return int(next(row for row in ledger.rows if row["unit"] == "image")["first"])
 
 
 def draw(rows: list[Row], pictures: Pictures, out: Path) -> None:

@@ -23,8 +23,8 @@ from leakgauge.integrations import huggingface, timm
 from leakgauge.models import ViT
 from reproductions.common.networks import ResNet18, Swin
 from reproductions.common.runner import Options
+from reproductions.common.sheets import CIFAR_SPACE
 
-CIFAR: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
 IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
@@ -44,7 +44,7 @@ class Network:
 
     def made(self, *, classes: int, seed: int, quick: bool) -> tuple[nn.Module, Pixels, str]:
         """The network with weights drawn from ``seed``, its images, and what was changed."""
-        space = Pixels((3, self.side, self.side), **(CIFAR if self.side == 32 else IMAGENET))
+        space = Pixels((3, self.side, self.side), **(CIFAR_SPACE if self.side == 32 else IMAGENET))
         small = self.adapted and self.side == 32
         try:
             model, changes = _MAKERS[self.name](self, classes, seed, quick, small)

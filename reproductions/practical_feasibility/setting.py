@@ -12,7 +12,7 @@ from torch import Tensor
 
 from leakgauge.core import Mode, Space, Victim
 from leakgauge.data.embedded import photographs
-from reproductions.april.study import taking_turns
+from reproductions.april.study import Images, taking_turns
 from reproductions.common import runner
 from reproductions.common.runner import NoTimeLeft, Part, Pictures, Row, Rows, draw_part, run_part
 from reproductions.common.sheets import sheets
@@ -21,15 +21,6 @@ from reproductions.practical_feasibility.networks import Network, fill
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-
-
-@dataclass(frozen=True)
-class Images:
-    """Images (N, C, H, W) in [0, 1] and class labels, under the name of where they come from."""
-
-    name: str
-    x: Tensor
-    y: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ batch; what the originals themselves reach in it is its ceiling.
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import mean
 
 from leakgauge.attacks import feasibility, huang
 from leakgauge.audit.tune import PAPER as PAPER_SPACE
@@ -18,7 +19,7 @@ from leakgauge.errors import Inapplicable
 from reproductions.common.drawing import grid
 from reproductions.common.runner import Pictures, Row, Rows
 from reproductions.practical_feasibility import setting
-from reproductions.practical_feasibility.attacking import all_pairs_ssim, attacked, layouts, mean
+from reproductions.practical_feasibility.attacking import all_pairs_ssim, attacked, layouts
 from reproductions.practical_feasibility.networks import Network
 from reproductions.practical_feasibility.setting import Options, Plan
 

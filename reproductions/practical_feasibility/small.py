@@ -8,14 +8,17 @@ The image is the one of five that the adapted Swin-T gives away best (by SSIM to
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
+from typing import TypeVar
 
-from leakgauge.core import Auxiliary, Buffers, Mode
+from leakgauge.core import Auxiliary, Buffers, Mode, Victim
 from leakgauge.errors import Inapplicable
 from reproductions.common.runner import Pictures, Row, Rows
 from reproductions.practical_feasibility import setting
-from reproductions.practical_feasibility.attacking import attacked, layouts, mean, most_vulnerable, pieces
+from reproductions.practical_feasibility.attacking import attacked, layouts, most_vulnerable, pieces
 from reproductions.practical_feasibility.figures import keep, side_by_side
 from reproductions.practical_feasibility.networks import Network
 from reproductions.practical_feasibility.setting import Options, Plan
@@ -62,13 +65,31 @@ QUICK = (
     "maxvit_t, train mode",
 )
 CANDIDATES = 5
+CaseT = TypeVar("CaseT")
 
 
 def run(options: Options, ledger: Rows, plan: Plan) -> None:
     images = setting.cifar_test(options, 40 if options.quick else 1000)
-    first = _chosen(options, ledger, images, plan)
-    for key, case in CASES.items():
-        if key not in plan or ledger.has(key) or (options.quick and key not in QUICK):
+    each_case(
+        CASES, QUICK, measure, lambda: setting.victim_of(Network("swin_t"), options, mode="train")[:2], images, options,
+        ledger, plan,
+    )  # fmt: skip
+
+
+def each_case(
+    cases: Mapping[str, CaseT],
+    quick: Collection[str],
+    measure: Callable[[CaseT, Options, Rows, float, setting.Images, int], None],
+    reference: Callable[[], tuple[Victim, bool]],
+    images: setting.Images,
+    options: Options,
+    ledger: Rows,
+    plan: Plan,
+) -> None:
+    """Measures what is planned and missing, ``quick`` ones alone in quick runs, on the image that ``reference`` gives away best."""
+    first = _chosen(reference, images, options, ledger, plan)
+    for key, case in cases.items():
+        if key not in plan or ledger.has(key) or (options.quick and key not in quick):
             continue
         options.require_time(key, plan[key])
         with ledger.attempt(key):
@@ -100,12 +121,14 @@ def measure(
     )
 
 
-def _chosen(options: Options, ledger: Rows, images: setting.Images, plan: Plan) -> int:
-    """Chooses once; a resumed run takes the image it had."""
+def _chosen(
+    reference: Callable[[], tuple[Victim, bool]], images: setting.Images, options: Options, ledger: Rows, plan: Plan
+) -> int:
+    """The most vulnerable of five images, chosen once; a resumed run takes the image it had."""
     key = "image"
     if not ledger.has(key):
         options.require_time(key, plan[key])
-        victim, is_trained, _ = setting.victim_of(Network("swin_t"), options, mode="train")
+        victim, is_trained = reference()
         x, y = setting.encoded(victim.space, images, slice(0, CANDIDATES))
         first, scores = most_vulnerable(victim, x, y, effort=options.effort(1), seed=options.seed)
         ledger.add(key, first=first, candidate_ssim=scores, reference="swin_t", trained=is_trained)

@@ -16,8 +16,8 @@ from leakgauge.core import NoisyCopy, Pixels, Victim, share
 from leakgauge.measures.image import ssim
 from reproductions.common import runner
 from reproductions.common.runner import Options, Part, Row, Rows, measured_on, read, run_part
+from reproductions.common.sheets import CIFAR_SPACE
 from reproductions.practical_feasibility import control
-from reproductions.practical_feasibility.networks import CIFAR
 
 PAPER = {0.1: 0.66, 0.3: 0.36, 0.5: 0.16, 0.7: 0.05, 0.9: 0.01}
 """SSIM of the paper's starts by the share of noise."""
@@ -27,7 +27,7 @@ IMAGES = 50
 def run(options: Options, results: Rows) -> None:
     x, y = control.cifar(options, "test")
     count = 2 if options.quick else IMAGES
-    space = Pixels((3, 32, 32), **CIFAR)
+    space = Pixels((3, 32, 32), **CIFAR_SPACE)
     model = nn.Sequential(
         nn.Flatten(), nn.Linear(3 * 32 * 32, control.CLASSES)
     )  # the noise does not ask what is attacked

@@ -10,6 +10,7 @@ with the lowest objective, which an adversary keeps, and the last, which may hav
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -136,27 +137,52 @@ def attack(name: str, options: Options, results: Rows) -> None:
         facts |= {"accuracy": balanced, "gates": [gates.above_chance(balanced, error, control.CLASSES).row()]}
     victim = Victim(model.eval().to(options.device), space, mode="train", name=name)
     settings = TRAINED_SETTINGS if options.trained else SETTINGS
+    shares = (0.0, 0.5, 1.0) if options.quick else SHARES
+    results.keep("truth", images[0])
+    trials_and_final(
+        unit, victim, images, others, settings, shares=shares, trial_shares=TRIAL_SHARES, least=FINAL / 4, facts=facts,
+        of_final={"changes": changes, "paper": list(PAPER[name])}, options=options, results=results,
+    )  # fmt: skip
+
+
+def trials_and_final(
+    unit: str,
+    victim: Victim,
+    images: control.Images,
+    others: control.Images,
+    settings: Sequence[Setting],
+    *,
+    shares: tuple[float, ...],
+    trial_shares: tuple[float, ...],
+    least: float,
+    facts: Row,
+    of_final: Row | None = None,
+    options: runner.Options,
+    results: Rows,
+) -> None:
+    """Each setting (two in quick runs) on ``others``, then the best by mean SSIM on ``images``.
+
+    The final search waits where fewer than ``least`` steps fit. Its row has ``of_final`` beside the ``facts`` of all rows.
+    """
     for setting in settings[:2] if options.quick else settings:
         trial = f"trial {unit} {setting.key}"
         if not results.has(trial):
             steps = 3 if options.quick else TRIAL
-            row, _ = searched(victim, others, setting, TRIAL_SHARES, steps=steps, seed=options.seed)
-            results.add(trial, facts | {"kind": "trial"} | row)
+            row, _ = searched(victim, others, setting, trial_shares, steps=steps, seed=options.seed)
+            results.add(trial, {"kind": "trial", **facts, **row})
     tried = {s: results.done[u]["best"] for s in settings if results.has(u := f"trial {unit} {s.key}")}
     chosen = max(tried, key=lambda one: sum(map(sum, tried[one])))
-    shares = (0.0, 0.5, 1.0) if options.quick else SHARES
 
     def timed(steps: int) -> float:
         return searched(victim, images, chosen, shares, steps=steps, seed=options.seed)[0]["seconds"]
 
     steps = 4 if options.quick else min(FINAL, control.steps_within(options, timed))
-    if steps < FINAL / 4 and not options.quick:
+    if steps < least and not options.quick:
         results.wait(f"final {unit}")
         return
-    results.keep("truth", images[0])
     row, shown = searched(victim, images, chosen, shares, steps=steps, seed=options.seed)
-    facts |= {"kind": "final", "changes": changes, "paper": list(PAPER[name])}
-    results.add(f"final {unit}", facts | row, pictures={f"{unit} {kind}": one for kind, one in shown.items()})
+    pictures = {f"{unit} {kind}": one for kind, one in shown.items()}
+    results.add(f"final {unit}", {"kind": "final", **facts, **(of_final or {}), **row}, pictures=pictures)
 
 
 def main() -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,10 +12,9 @@ from leakgauge.attacks.diffusion import WithDiffusion
 from leakgauge.audit.scoring import score
 from leakgauge.channels import Gradient
 from leakgauge.core import Defense, Pixels, Victim, share
-from leakgauge.errors import BadInput
 from leakgauge.inversion import Matching
 from leakgauge.measures.image import ssim
-from leakgauge.measures.lpips import Lpips
+from leakgauge.measures.lpips import Lpips, load_lpips
 from reproductions.common.runner import Row, rounded
 
 
@@ -60,25 +56,5 @@ def attacked(
 
 
 def lpips_from(path: Path | None) -> Lpips | None:
-    """LPIPS on the weights in a safetensors file, read without that package: a length, a JSON header, numbers.
-
-    None without a path: then LPIPS is not measured.
-    """
-    if path is None:
-        return None
-    raw = path.read_bytes()
-    length = int.from_bytes(raw[:8], "little")
-    header = json.loads(raw[8 : 8 + length])
-    weights: dict[str, Tensor] = {}
-    for name, about in header.items():
-        if name == "__metadata__":
-            continue
-        if about["dtype"] != "F32":
-            raise BadInput(f"{path} holds {about['dtype']} for {name}; LPIPS weights are expected in float32")
-        start, end = about["data_offsets"]
-        shape = about["shape"]
-        values = np.frombuffer(raw, "<f4", math.prod(shape), 8 + length + start)
-        if end - start != 4 * math.prod(shape):
-            raise BadInput(f"{path} is damaged: {name} of shape {shape} takes {end - start} bytes")
-        weights[name] = torch.from_numpy(values.copy()).reshape(shape)
-    return Lpips(weights, source=path.name)
+    """LPIPS on the weights in that file; None without a path, even where other weights are installed: then it is not measured."""
+    return None if path is None else load_lpips(path)

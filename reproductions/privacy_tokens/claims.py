@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 from scipy.stats import rankdata
@@ -97,10 +98,6 @@ def seeds(rows: Sequence[Row]) -> int:
     return len({r["seed"] for r in rows})
 
 
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
 def listed(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.2f}" for value in values)
 
@@ -170,7 +167,7 @@ def rise_and_fall(model: str, rows: Sequence[Row]) -> Claim:
         paper=f"{model}: the difference is {said[0]:.2f} before training, rises to {max(said.values()):.2f} and falls to {said[max(said)]:.2f}",
         ours=f"as written, {seeds(written)} seed{'s' * (seeds(written) > 1)}, both tokens: the gap is at most {abs(top['gap']):.3f} ± {top['gap_error']:.3f} in size. "
         f"All {len({(r['token'], r['reading']) for r in every})} readings: a clear gap in {len(seen(every))} of {len(every)} rows. "
-        f"Collected pairs, negatives from all: {mean([r['collected'] for r in end]):.2f}, their decoy {mean([r['decoy'] for r in end]):.2f}{trained_on}",
+        f"Collected pairs, negatives from all: {fmean([r['collected'] for r in end]):.2f}, their decoy {fmean([r['decoy'] for r in end]):.2f}{trained_on}",
         evidence=Evidence(
             agrees=bool(seen(written)),
             tested=not faces,
@@ -185,7 +182,7 @@ def rise_and_fall(model: str, rows: Sequence[Row]) -> Claim:
 def best_early(model: str, rows: Sequence[Row]) -> Claim:
     attacks = [r for r in rows if r["kind"] == "attack"]
     errors = {
-        seed: {r["sub_epoch"]: mean(r["mse"]) for r in attacks if r["seed"] == seed}
+        seed: {r["sub_epoch"]: fmean(r["mse"]) for r in attacks if r["seed"] == seed}
         for seed in sorted({r["seed"] for r in attacks})
     }
     best = {seed: min(of, key=lambda at: of[at]) for seed, of in errors.items()}
@@ -193,14 +190,14 @@ def best_early(model: str, rows: Sequence[Row]) -> Claim:
     last = max(PUBLISHED[model])
     first = [of[0] for of in errors.values()]
     end = [of[last] for of in errors.values()]
-    faces, failed = model in ("cnn", "mlp"), max(mean(r["ssim"]) for r in attacks) < 0.1
+    faces, failed = model in ("cnn", "mlp"), max(fmean(r["ssim"]) for r in attacks) < 0.1
     return Claim(
         where="Table 1, 4.2.2",
         paper=f"{model}: the attack does best before and early in training, worst late",
-        ours=f"MSE {mean(first):.4f} at 0, {mean(end):.4f} at {last}; least at sub-epoch {', '.join(map(str, best.values()))} "
+        ours=f"MSE {fmean(first):.4f} at 0, {fmean(end):.4f} at {last}; least at sub-epoch {', '.join(map(str, best.values()))} "
         f"({len(errors)} seed{'s' * (len(errors) > 1)}, 12 images each)",
         evidence=Evidence(
-            agrees=None if failed else all(at in early for at in best.values()) and mean(end) > mean(first)
+            agrees=None if failed else all(at in early for at in best.values()) and fmean(end) > fmean(first)
         ),
         confidence="medium" if faces or failed or len(errors) < 3 else "high",
         note="Inverting gradients on other faces stands in for the diffusion-guided attack on CelebA-HQ."
@@ -218,13 +215,13 @@ def noise_claims(rows: Sequence[Row]) -> list[Claim]:
     advice, reverse, constant, letter = names[1:5]
     accuracy = {name: [r["accuracy"] for r in of[name]] for name in names}
     worse = sum(a < min(b, c) for a, b, c in zip(accuracy[advice], accuracy[reverse], accuracy[constant], strict=True))
-    auc = mean([r["decoder"]["auc"] for r in of[letter]])
+    auc = fmean([r["decoder"]["auc"] for r in of[letter]])
     return [
         Claim(
             where="4.2.2, advice",
             paper="strong noise early and weak noise late keeps utility",
-            ours=f"ε = {of[advice][0]['epsilon']:.2f} in all three: {mean(accuracy[advice]):.1%} as advised, {mean(accuracy[reverse]):.1%} reversed, "
-            f"{mean(accuracy[constant]):.1%} constant; without noise {mean(accuracy[names[0]]):.1%}. The advice is worst in {worse} of {len(of[advice])} seeds",
+            ours=f"ε = {of[advice][0]['epsilon']:.2f} in all three: {fmean(accuracy[advice]):.1%} as advised, {fmean(accuracy[reverse]):.1%} reversed, "
+            f"{fmean(accuracy[constant]):.1%} constant; without noise {fmean(accuracy[names[0]]):.1%}. The advice is worst in {worse} of {len(of[advice])} seeds",
             evidence=Evidence(agrees=worse == 0, tested=False, gates_passed=learned(rows)),
             confidence="medium",
             note="The paper trains nothing with noise, so there is no set-up of its own to repeat. In ours (LeNet, DP-SGD, 2,000 steps of 256 "
@@ -254,9 +251,9 @@ def diffusion_claims(rows: Sequence[Row], alive: Mapping[str, bool]) -> list[Cla
     said: list[str] = []
     for model in ("cnn", "mlp"):
         by = {r["sub_epoch"]: r for r in rows if r.get("model") == model and r["attack"] == "diffusion_guided"}
-        errors = {at: mean(r["mse"]) for at, r in by.items()}
+        errors = {at: fmean(r["mse"]) for at, r in by.items()}
         best, last = min(errors, key=lambda at: errors[at]), max(errors)
-        psnr = {at: mean(r["psnr"]) for at, r in by.items()}
+        psnr = {at: fmean(r["psnr"]) for at, r in by.items()}
         said.append(f"{model} {psnr[0]:.0f} dB before training, {psnr[last]:.0f} dB at the end")
         made.append(
             Claim(
@@ -272,7 +269,7 @@ def diffusion_claims(rows: Sequence[Row], alive: Mapping[str, bool]) -> list[Cla
             )
         )
     found = [r for r in rows if r.get("attack") == "diffusion_guided"]
-    fine = sum(mean(r["ssim"]) > 0.9 for r in found)
+    fine = sum(fmean(r["ssim"]) > 0.9 for r in found)
     whole = Claim(
         where="Table 1, Fig. 3",
         paper="the diffusion-guided attack reconstructs images of faces (CelebA-HQ, 256 × 256)",
@@ -330,8 +327,8 @@ def claims(folder: Path) -> list[Claim]:
     lenet = gaps(of["lenet"], reading=WRITTEN)
     trained = [r for r in lenet if r["sub_epoch"] > 0]
     single = [r for model in ("lenet", "alexnet") for r in of[model] if r["kind"] == "attack"]
-    psnr = [mean(r["psnr"]) for r in single]
-    right, wrong = ([mean(r[key]) for r in single] for key in ("ssim", "ssim_data_range_255"))
+    psnr = [fmean(r["psnr"]) for r in single]
+    right, wrong = ([fmean(r[key]) for r in single] for key in ("ssim", "ssim_data_range_255"))
     rho, falling = ([published_correlation(model, from_peak=late) for model in PUBLISHED] for late in (False, True))
     printed = [row for rows in PUBLISHED.values() for row in rows.values()]
     impossible = sum(ssim > ssim_limit(mse) for _, _, _, mse, ssim, _, _ in printed)

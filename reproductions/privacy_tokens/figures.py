@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from html import escape
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from reproductions.common import drawing
 from reproductions.common.runner import Row, read, read_pictures
-from reproductions.privacy_tokens.claims import WRITTEN, mean, rows_of
+from reproductions.privacy_tokens.claims import WRITTEN, rows_of
 from reproductions.privacy_tokens.published import PUBLISHED
 
 SHOWN = {"lenet": (0, 8, 60, 200), "alexnet": (0, 30, 120, 200), "cnn": (0, 10, 20, 100), "mlp": (0, 10, 20, 100)}
@@ -158,7 +159,7 @@ def _noise(rows: list[Row], path: Path) -> None:
             mine = [r for r in rows if r["kind"] == kind and r["schedule"] == name]
             at = sorted({r["fraction"] for r in mine})
             means = [(f, [value(r) for r in mine if r["fraction"] == f]) for f in at]
-            found.append(drawing.Line(name, [(f, mean(v)) for f, v in means if None not in v]))
+            found.append(drawing.Line(name, [(f, fmean(v)) for f, v in means if None not in v]))
         return found
 
     drawing.svg(
@@ -177,7 +178,7 @@ def _noise(rows: list[Row], path: Path) -> None:
                 "attack on one image's release",
                 "share of training",
                 "PSNR, dB",
-                lines("noise attack", lambda r: mean(r["psnr"])),
+                lines("noise attack", lambda r: fmean(r["psnr"])),
             ),
         ],
         title="The same noise early and late in training",

@@ -18,7 +18,7 @@ from leakgauge.errors import BadInput
 from leakgauge.inversion import LBFGS, Adam, Descent, Matching, StepDecay
 from leakgauge.monitor.paper import PaperSchedule, Reading, Shuffle, TokenCriticFit
 from reproductions.common.networks.privacy_tokens import TokenAlexNet, TokenCNN, TokenLeNet, TokenMLP
-from reproductions.common.sheets import sheets
+from reproductions.common.sheets import CIFAR_SPACE, sheets
 
 Shape = tuple[int, int, int]
 Run = tuple[str, Reading, Shuffle]
@@ -38,7 +38,6 @@ WARM: tuple[Run, ...] = tuple((token, "warm", "sub_epoch") for token in ("transf
 TRAIN_IMAGES = 20_000
 ORDER = 20_260
 """Seed of the order in which faces are taken: their file is sorted by label."""
-CIFAR_SPACE: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
 SUBSTITUTES = (
     "smiling faces 64 × 64, grey, in place of CelebA-HQ; inverting_gradients in place of the diffusion-guided attack"
 )

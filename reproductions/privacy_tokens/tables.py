@@ -9,10 +9,11 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 from reproductions.common import page
 from reproductions.common.runner import Row, read
-from reproductions.privacy_tokens.claims import WRITTEN, claims, gaps, gate_rows, mean, rows_of
+from reproductions.privacy_tokens.claims import WRITTEN, claims, gaps, gate_rows, rows_of
 from reproductions.privacy_tokens.published import PUBLISHED
 
 HERE = Path(__file__).parent
@@ -21,7 +22,7 @@ PAGE, RESULTS = HERE / "README.md", HERE / "results"
 
 def shown(values: Sequence[float | None], digits: int = 3) -> str:
     present = [value for value in values if value is not None]
-    return f"{mean(present):.{digits}f}" if present else ""
+    return f"{fmean(present):.{digits}f}" if present else ""
 
 
 def with_error(rows: Sequence[Row]) -> str:
@@ -29,7 +30,7 @@ def with_error(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     error = sum(r["gap_error"] ** 2 for r in rows) ** 0.5 / len(rows)
-    return f"{mean([r['gap'] for r in rows]):.3f} ± {error:.3f}"
+    return f"{fmean([r['gap'] for r in rows]):.3f} ± {error:.3f}"
 
 
 def critics(model: str, rows: Sequence[Row]) -> str:
@@ -44,7 +45,7 @@ def critics(model: str, rows: Sequence[Row]) -> str:
             for reading in (WRITTEN, "once")
         )
         coded = [r for r in here if r["token"] == "autoencoder" and r["reading"] == WRITTEN]
-        cells = [str(at), f"{said[0]:.0%} / {mean([r['accuracy'] for r in written]):.0%}", f"{said[1]:.2f}"]
+        cells = [str(at), f"{said[0]:.0%} / {fmean([r['accuracy'] for r in written]):.0%}", f"{said[1]:.2f}"]
         cells += [f"{said[2]:.2f}", *map(with_error, (coded, written, every))]
         cells += [shown([r[key] for r in every], 2) for key in ("collected", "decoy", "null")]
         lines.append(cells)
@@ -79,7 +80,7 @@ def leaks(model: str, rows: Sequence[Row]) -> str:
         hit = [r for r in rows if r["kind"] == "attack" and r["sub_epoch"] == at]
         leak = [r for r in rows if r["kind"] == "leakage" and r["sub_epoch"] == at]
         mse, psnr, ssim, wrong = (
-            mean([mean(r[key]) for r in hit]) for key in ("mse", "psnr", "ssim", "ssim_data_range_255")
+            fmean([fmean(r[key]) for r in hit]) for key in ("mse", "psnr", "ssim", "ssim_data_range_255")
         )
         cells = [str(at), f"{said[3]:.4f} / {mse:.4f}", f"{said[5]:.1f} / {psnr:.1f}", f"{said[4]:.4f}", f"{ssim:.3f}"]
         cells += [f"{wrong:.4f}", shown([r["identification"][2]["nats"] for r in leak], 2)]
@@ -119,12 +120,17 @@ def diffusion(rows: Sequence[Row], stand_in: Callable[[str], list[Row]]) -> str:
     for model in ("cnn", "mlp"):
         plain = {r["sub_epoch"]: r for r in stand_in(model) if r["kind"] == "attack" and r["seed"] == 0}
         for at, said in PUBLISHED[model].items():
-            cells = [model, str(at), f"{said[5]:.1f}", f"{mean(plain[at]['psnr']):.1f}, {mean(plain[at]['ssim']):.2f}"]
+            cells = [
+                model,
+                str(at),
+                f"{said[5]:.1f}",
+                f"{fmean(plain[at]['psnr']):.1f}, {fmean(plain[at]['ssim']):.2f}",
+            ]
             for name in ATTACKS:
                 hit = next(
                     r for r in rows if (r.get("model"), r.get("sub_epoch"), r.get("attack")) == (model, at, name)
                 )
-                cells.append(f"{mean(hit['psnr']):.1f}, {mean(hit['ssim']):.2f}, {mean(hit['lpips']):.3f}")
+                cells.append(f"{fmean(hit['psnr']):.1f}, {fmean(hit['ssim']):.2f}, {fmean(hit['lpips']):.3f}")
             lines.append(cells)
     facts = (
         f"{prior['device']}, torch {prior['torch']}, seed {prior['seed']}, {len(nothing['psnr'])} images, 4 restarts."
@@ -134,7 +140,7 @@ def diffusion(rows: Sequence[Row], stand_in: Callable[[str], list[Row]]) -> str:
         f"The prior learned from {prior['images']:,} other faces ({prior['steps']:,} steps of {prior['batch']} images, width "
         f"{prior['width']}); at 70 % noise it leaves {share} of the variance of held-out faces unexplained, and its samples are "
         f"{prior['copies']:.2f} times as far from the nearest training image as held-out faces are. The prior alone has "
-        f"{mean(nothing['psnr']):.1f} dB and an SSIM of {mean(nothing['ssim']):.2f}."
+        f"{fmean(nothing['psnr']):.1f} dB and an SSIM of {fmean(nothing['ssim']):.2f}."
     )
     return f"{facts} {learned}\n\n" + page.table(heads, lines)
 
@@ -147,7 +153,7 @@ def noise(rows: Sequence[Row]) -> str:
         end, hit = ([r for r in mine if r["kind"] == kind] for kind in ("noise", "noise attack"))
         spent = end[0]["epsilon"]
         cells = [name, "∞" if spent is None else f"{spent:.2f}", ", ".join(f"{r['accuracy']:.3f}" for r in end)]
-        cells += [shown([r["decoder"]["auc"] for r in end]), shown([mean(r["psnr"]) for r in hit], 1)]
+        cells += [shown([r["decoder"]["auc"] for r in end]), shown([fmean(r["psnr"]) for r in hit], 1)]
         lines.append(cells)
     facts = f"{rows[0]['device']}, torch {rows[0]['torch']}, commit {rows[0]['commit']}. {rows[0]['training']}."
     return f"{facts} At the end of training:\n\n" + page.table(heads, lines)

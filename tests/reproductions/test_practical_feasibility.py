@@ -247,7 +247,7 @@ def test_a_failing_gate_removes_reproduces(faulty):
         return {claim.paper: claim.word for claim in claims.claims(folder)}
 
     before = words(RESULTS)
-    stem = next(paper for paper in before if paper.startswith("ConvNeXt-T: ImageNet's stem"))
+    stem = next(paper for paper in before if paper.startswith("adapting ConvNeXt's stem"))
     swin = next(paper for paper in before if paper.startswith("Swin-T is recovered from starts"))
     post = "post-activation ResNet18 in inference mode: feasible"
     assert {before[stem], before[swin], before[post]} == {Word.REPRODUCES}

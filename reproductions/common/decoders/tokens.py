@@ -22,10 +22,9 @@ class Flattened:
     """
 
     decoder: Decoder = field(default_factory=Vector)
-    before: int | None = None
 
     def __call__(self, feature: Shape, image: Shape, /) -> nn.Module:
-        before = grid_of(feature, image, self.before)[0] if len(feature) == 2 else 0
+        before = grid_of(feature, image, None)[0] if len(feature) == 2 else 0
         values = math.prod(feature) - before * feature[-1]
         return nn.Sequential(ToVector(before), self.decoder((values,), image))
 
