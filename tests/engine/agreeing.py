@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from leakgauge.channels import Gradient
+from leakgauge.channels import DPSGD, Gradient
 from leakgauge.core import Victim
 from leakgauge.engine import ByRules, Observed, Reference
+from leakgauge.engine.clipped import Clipped
 
 
 class Anything:
@@ -29,9 +30,18 @@ def squared(output: Tensor, target: Tensor) -> Tensor:
 
 
 def agree(
-    module: nn.Module, shape: tuple[int, ...], *, rows: int, batch: int, own: bool, dtype=torch.float64, mode="eval"
+    module: nn.Module,
+    shape: tuple[int, ...],
+    *,
+    rows: int,
+    batch: int,
+    own: bool,
+    dtype=torch.float64,
+    mode="eval",
+    clip=None,
 ):
-    """All numbers of a replay, and the derivative of each with respect to the candidates, equal the reference's."""
+    """All numbers of a replay, and the derivative of each with respect to the candidates, equal the reference's; with ``clip`` those of
+    a clipped gradient."""
     rng = torch.Generator().manual_seed(rows + 10 * batch)
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -45,7 +55,10 @@ def agree(
 
     observed = Observed.stack([observation() for _ in range(rows)]) if own else observation()
     x = torch.randn(rows, batch, *shape, generator=rng).to(dtype).requires_grad_()
-    fast, slow = ByRules(victim, observed)(x, y), Reference(victim, Gradient(), observed)(x, y)
+    rules, channel = ByRules(victim, observed), Gradient()
+    if clip is not None:
+        rules, channel = Clipped(rules, clip), DPSGD(clip=clip, noise=0.0)
+    fast, slow = rules(x, y), Reference(victim, channel, observed)(x, y)
     weights = {name: 0.5 + i for i, name in enumerate(observed.signal)}
     exact = {"atol": 1e-8, "rtol": 1e-6} if dtype == torch.float64 else {"atol": 1e-3, "rtol": 1e-3}
     for what in ("dot", "square", "l2", "l1"):

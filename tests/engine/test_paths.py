@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from leakgauge import testing
 from leakgauge.attacks import inverting_gradients
-from leakgauge.channels import SGD, FedAvg, Gradient
+from leakgauge.channels import DPSGD, SGD, FedAvg, Gradient
 from leakgauge.core import Pixels, Victim, share
 from leakgauge.engine import ByRules, Observed, Reference, VmapReplay, choose, memory
 from leakgauge.engine.rules.products import compare_product
@@ -21,6 +21,7 @@ from leakgauge.inversion.draws import Draws
 from leakgauge.inversion.solvers import Moving
 from leakgauge.inversion.terms import Candidate
 from reproductions.common.networks.resnet import ResNet18
+from tests.engine.agreeing import agree
 
 
 def chosen(victim: Victim, *, rows: int = 3, batch: int = 1, channel=Gradient(), classes: int = 4):  # noqa: B008
@@ -43,6 +44,26 @@ def test_our_resnets_run_by_rules(pre_activation, mode):
     model = ResNet18(width=8, pre_activation=pre_activation)
     victim = Victim(model, Pixels((3, 32, 32)), mode=mode)
     assert chosen(victim, rows=2, batch=2).note == "replay: layer rules"
+
+
+@pytest.mark.parametrize("clip", [1e-3, 1e3])
+@pytest.mark.parametrize("own", [False, True])
+def test_one_clipped_sample_runs_by_rules(clip, own):
+    """A gradient longer than the bound is shortened, one that is shorter is left alone; both depend on the candidate."""
+    assert chosen(testing.tiny_victim("cnn"), channel=DPSGD(clip=clip, noise=0.0)).note == "replay: layer rules"
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3))
+    factors = agree(net, (1, 4, 4), rows=3, batch=1, own=own, clip=clip).factors
+    assert bool((factors < 1).all()) == (clip < 1)
+
+
+def test_several_clipped_samples_and_part_of_a_clipped_gradient_are_not_that_of_a_whole_one():
+    victim = testing.tiny_victim("cnn")
+    assert "layer rules" not in chosen(victim, batch=2, channel=DPSGD(noise=0.0)).note
+    image = victim.space.project(victim.space.start(1, torch.Generator()))
+    seen = share(victim, DPSGD(clip=1e-3), image, torch.tensor([0]))
+    part = Observed(dict(list(seen.signal.items())[:-1]))
+    x = victim.space.start(3, torch.Generator())[:, None]
+    assert "layer rules" not in choose(victim, seen.channel, part, x, torch.zeros(3, 1, dtype=torch.long)).note
 
 
 @pytest.mark.parametrize(

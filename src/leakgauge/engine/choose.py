@@ -10,8 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from leakgauge.channels.dpsgd import DPSGD
 from leakgauge.channels.facts import is_gradient
 from leakgauge.core import Channel, PerSample, Victim
+from leakgauge.engine.clipped import Clipped
 from leakgauge.engine.fast import ByRules
 from leakgauge.engine.observed import Observed
 from leakgauge.engine.precision import Exact
@@ -54,7 +56,8 @@ def choose(
     """
     reference = Reference(victim, channel, observed, capture)
     small = sum(p.numel() for p in victim.parameters().values()) < RULES_PAY_FROM
-    as_gradient = is_gradient(channel, victim.mode)  # compared with the reference, as everything is
+    clip = _clip_of_one(victim, channel, observed, samples=x.shape[1])
+    as_gradient = is_gradient(channel, victim.mode) or clip is not None  # compared with the reference, as everything is
     if len(x) == 1 and x.device.type == "cpu" and (gradients or small or not as_gradient):
         return Choice(reference, "replay: reference (a single restart)")
     reasons: list[str] = []
@@ -64,7 +67,8 @@ def choose(
             return Choice(BatchedReplay(victim, channel, observed), "replay: all restarts as one batch")
         reasons.append(f"one batch: {reason}")
     if as_gradient:
-        by_rules = ByRules(victim, observed, capture)
+        rules = ByRules(victim, observed, capture)
+        by_rules = rules if clip is None else Clipped(rules, clip)
         reason = _disagreement(by_rules, reference, x, y)
         if reason is None:
             return Choice(by_rules, "replay: layer rules")
@@ -75,6 +79,13 @@ def choose(
             return Choice(VmapReplay(victim, channel, observed), "; ".join(["replay: vmap", *reasons]))
         reasons.append(f"vmap: {reason}")
     return Choice(reference, "; ".join(["replay: reference", *reasons]))
+
+
+def _clip_of_one(victim: Victim, channel: Channel, observed: Observed, *, samples: int) -> float | None:
+    """The bound of the length where the signal is the whole gradient of one sample, clipped."""
+    if isinstance(channel, DPSGD) and samples == 1 and observed.signal.keys() == victim.parameters().keys():
+        return channel.clip
+    return None
 
 
 DROPPING: dict[object, int] = {F.multi_head_attention_forward: 10, F.scaled_dot_product_attention: 4}
