@@ -57,7 +57,7 @@ def agree(
     x = torch.randn(rows, batch, *shape, generator=rng).to(dtype).requires_grad_()
     rules, channel = ByRules(victim, observed), Gradient()
     if clip is not None:
-        rules, channel = Clipped(rules, clip), DPSGD(clip=clip, noise=0.0)
+        rules, channel = Clipped(victim, observed, clip=clip), DPSGD(clip=clip, noise=0.0)
     fast, slow = rules(x, y), Reference(victim, channel, observed)(x, y)
     weights = {name: 0.5 + i for i, name in enumerate(observed.signal)}
     exact = {"atol": 1e-8, "rtol": 1e-6} if dtype == torch.float64 else {"atol": 1e-3, "rtol": 1e-3}

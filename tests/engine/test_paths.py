@@ -286,6 +286,18 @@ def test_rows_that_do_not_fit_go_in_chunks(monkeypatch):
     torch.testing.assert_close(pieces.losses, whole.losses, atol=1e-4, rtol=1e-3)
 
 
+def test_clipped_samples_of_many_observations_go_in_chunks(monkeypatch):
+    victim, x, y = testing.tiny_case("mlp", count=3)
+    seen = [share(victim, DPSGD(clip=1e-2, noise=0.1, seed=i), x[i : i + 1], y[i : i + 1]) for i in range(3)]
+    attack = inverting_gradients(steps=5, restarts=2)
+    whole = attack.many(victim, seen)
+    monkeypatch.setattr(search, "rows_that_fit", lambda rows, per_row, device: 4)
+    pieces = attack.many(victim, seen)
+    assert "replay: layer rules" in pieces[0].notes
+    for one, other in zip(pieces, whole, strict=True):
+        torch.testing.assert_close(one.losses, other.losses, atol=1e-4, rtol=1e-3)
+
+
 def test_running_out_of_memory_halves_the_chunk_and_loses_nothing(monkeypatch):
     victim, x, y = testing.tiny_case("mlp")
     seen = share(victim, Gradient(), x, y)

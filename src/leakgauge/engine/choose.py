@@ -67,8 +67,7 @@ def choose(
             return Choice(BatchedReplay(victim, channel, observed), "replay: all restarts as one batch")
         reasons.append(f"one batch: {reason}")
     if as_gradient:
-        rules = ByRules(victim, observed, capture)
-        by_rules = rules if clip is None else Clipped(rules, clip)
+        by_rules = ByRules(victim, observed, capture) if clip is None else Clipped(victim, observed, capture, clip=clip)
         reason = _disagreement(by_rules, reference, x, y)
         if reason is None:
             return Choice(by_rules, "replay: layer rules")

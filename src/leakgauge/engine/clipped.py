@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -60,11 +61,11 @@ class ClippedReplay:
 
 
 @dataclass(frozen=True, eq=False)
-class Clipped:
-    """Replays a channel that clips the gradient of each sample, for rows of one sample each that share their whole gradient."""
+class Clipped(ByRules):
+    """Replays a channel that clips the gradient of each sample to the length ``clip``, for rows of one sample each that share their whole
+    gradient."""
 
-    by_rules: ByRules
-    clip: float
+    clip: float = math.inf
 
     def __call__(self, x: Tensor, y: Tensor) -> Replay:
-        return ClippedReplay(self.by_rules(x, y), self.by_rules.observed, self.clip)
+        return ClippedReplay(super().__call__(x, y), self.observed, self.clip)
