@@ -453,6 +453,7 @@ def _gradient_scale(victim: Victim, seen: Observation) -> float:
 
 
 POINTS = 5
+"""Models on the way of the local steps, at most, at which scores are taken."""
 
 
 def _scores_on_the_way(victim: Victim, seen: Observation, images: Tensor) -> Tensor:
