@@ -13,6 +13,7 @@ from leakgauge.attacks.april.closed_form import close, probe_gradient, require_o
 from leakgauge.attacks.april.patches import PatchGrid, patch_grid
 from leakgauge.attacks.certificate import certify
 from leakgauge.attacks.found_images import valid_range
+from leakgauge.channels.facts import require_shared
 from leakgauge.core import Observation, Reconstruction, Signal, Tokens, Victim
 from leakgauge.core.defaults import plain_defaults
 from leakgauge.core.examples import example
@@ -168,8 +169,7 @@ class _System:
         if roles.first_layer != name:
             raise Inapplicable("the patch embedding has several layers; the closed form only inverts a single one")
         for needed in (position, f"{name}.weight"):
-            if needed not in signal:
-                raise Inapplicable(f"not shared: {needed}")
+            require_shared(signal, needed)
         grid = patch_grid(victim, name, seed=seed)
         if math.prod(signal[f"{name}.weight"].shape[1:]) != grid.weight.shape[1]:
             raise Inapplicable("the patch embedding is a convolution with groups, which is not inverted")
