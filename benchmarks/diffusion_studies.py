@@ -8,9 +8,10 @@
     plain-20            one image, eval mode: diffusion, its null run, the best attack without a prior
     without-56          ResNet-56: the attack without a prior, for the seconds that the other took
     paper-20            the same images by the paper's attack and by the plain normalised step
+    published-20        the same images by inverting gradients as published: what 1 − cos is compared with
     train-4 …           train mode with shared statistics, batches of that size; eval-4 … the same in eval mode
-    resnet18-post …     the feasibility paper's ResNet18 of that form, trained here: single images in eval mode, batches of 4 in train mode
-    architectures       other networks of the feasibility paper, trained by its study (``--weights``): single images
+    resnet18-post …     the feasibility paper's ResNet18 of that form, trained here: single images in eval mode, batches in train mode
+    architectures       other networks of the feasibility paper, trained by its study (``--weights``)
     defenses            ResNet-20, one image: each defense, known to the adversary or not, with and without the prior
     null                what images of the prior have in common with the attacked ones, without any signal (a CPU does)
     all half other      ResNet-20, one image: a prior that learned from all classes, from half of them, and from other photographs
@@ -411,6 +412,14 @@ def paper_20(run: Run) -> None:
         run.add("plain", title, scene.row(found, took), scene.images(found))
 
 
+def published_20(run: Run) -> None:
+    """Inverting gradients with its own objective and steps: the loss is replayed, not the gradient at the output."""
+    scene = Scene.of(run, 20, run.given.images)
+    attack = inverting_gradients(**({"steps": 4} if run.given.quick else {}), restarts=8)
+    found, seconds = scene.attacked(attack, run.given.seed)
+    run.add("plain", "inverting_gradients, as published", scene.row(found, seconds), scene.images(found))
+
+
 def batches(mode: str, batch: int) -> Callable[[Run], None]:
     def study(run: Run) -> None:
         images = run.given.images if mode == "eval" else min(run.given.images, 4 if batch == 1 else 16)
@@ -425,17 +434,17 @@ def batches(mode: str, batch: int) -> Callable[[Run], None]:
 
 def resnet18(form: Form) -> Callable[[Run], None]:
     def study(run: Run) -> None:
-        """Gradients of single images, then of batches of four in train mode."""
-        images = min(run.given.images, 8)
-        run.compared("feasibility", Scene.of(run, form, images), restarts=8)
-        if not run.late:
-            run.compared("feasibility", Scene.of(run, form, max(4, images), mode="train", batch=4), restarts=8)
+        """Gradients of single images in eval mode, of batches in train mode."""
+        for batch in run.given.batch:
+            if not run.late:
+                mode, images = "eval" if batch == 1 else "train", max(batch, min(run.given.images, 8))
+                run.compared("feasibility", Scene.of(run, form, images, mode=mode, batch=batch), restarts=8)
 
     return study
 
 
 def architectures(run: Run) -> None:
-    """Single images, then a batch of four. They have no batch statistics, so training mode is no other case."""
+    """Single images and batches in eval mode. All but MaxViT-T have no batch statistics, so training mode is no other case."""
     for name, batch in itertools.product(run.given.network, run.given.batch):
         if not run.late:
             images = max(batch, min(run.given.images, 8))
@@ -490,6 +499,7 @@ STUDIES: dict[str, Callable[[Run], None]] = {
     "without-56": without_56,
     "plain-20": plain_20,
     "paper-20": paper_20,
+    "published-20": published_20,
     **{f"{mode}-{batch}": batches(mode, batch) for mode in ("train", "eval") for batch in (1, 4, 8)},
     "resnet18-post": resnet18("post"),
     "resnet18-pre": resnet18("pre"),
@@ -521,7 +531,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--weights", type=Path, help="folder of the networks that the feasibility study has trained")
     parser.add_argument("--network", nargs="+", default=get_args(Architecture), choices=get_args(Architecture))
-    parser.add_argument("--batch", nargs="+", type=int, default=(1, 4), help="sizes of the batches through --network")
+    parser.add_argument(
+        "--batch", nargs="+", type=int, default=(1, 4), help="sizes of the batches through --network and ResNet18"
+    )
     parser.add_argument("--tuning", action="store_true", help="batches of images that are not reported")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
