@@ -72,27 +72,11 @@ def golden(seconds: float, *arguments: str) -> Job:
     return Job("golden_partition_zone.run", arguments, seconds)
 
 
-def tokens(seconds: float, *parts: str) -> Job:
-    return Job("privacy_tokens.run", parts, seconds)
-
-
 def starts(seconds: float, network: str, *arguments: str) -> Job:
     return feasibility(seconds, "starts", "--network", network, *arguments)
 
 
 PIPE = "CUDA_MPS_PIPE_DIRECTORY"
-KINDS = ("shared", "not shared", "Huang")
-"""What Fig. 2 of the feasibility paper lets the adversary know of the batch statistics."""
-
-
-def batch_of_16(form: str, kinds: Sequence[str], *, longer: float) -> Lane:
-    """Fig. 2 for one form of ResNet18: trained first, then searched for, four restarts, 80 s × ``longer`` each."""
-    cases = [word for kind in kinds for word in ("--case", f"resnet18_{form}, {kind}")]
-    seconds = 80.0 * longer * len(kinds)
-    searched = feasibility(seconds, "shared_statistics", "--longer", f"{longer:g}", "--restarts", "4", *cases)
-    return lane(feasibility(30, "accuracy", "--case", f"resnet18_{form}"), searched)
-
-
 HUNDRED = ("--decoder-epochs", "100")
 PLANS: dict[str, tuple[Lane, ...]] = {
     "trained": (  # networks that are trained first and attacked then: Fig. 4, ViT-B by closed form, both stems of Swin-T
@@ -107,19 +91,9 @@ PLANS: dict[str, tuple[Lane, ...]] = {
         ),
         lane(feasibility(225, "stems", "--stem", "adapted"), starts(220, "swin_t", "--trained")),
     ),
-    "golden-seeds": (  # second trainings
-        lane(golden(400, "vgg19-curve", "vgg19-smoothing", *HUNDRED, "--seeds", "2")),
+    "golden-seeds": (  # VGG19's second training with LS+
+        lane(golden(260, "vgg19-smoothing", *HUNDRED, "--seeds", "2")),
     ),
-    "negative": (  # IR-152 with LS-, trained for longer
-        lane(golden(420, "predictions", "ir152-curve", *HUNDRED, "--seeds", "1", "--labels", "LS-")),
-    ),
-    "warm": (  # privacy tokens: the critic that is trained on, for the network and token that lack it
-        lane(tokens(400, "alexnet_warm_autoencoder")),
-    ),
-    **{  # Fig. 2, longer searches: shared statistics, the proxy, naive ones
-        f"next-{9 + i}": tuple(batch_of_16(form, KINDS[i : i + 1], longer=5.5) for form in ("pre", "post"))
-        for i in range(3)
-    },
 }
 """Plans that wait for a GPU; their seconds are estimates from committed rows, for lanes that have the GPU to themselves."""
 
@@ -128,8 +102,8 @@ CUT, WHOLE = (
     ("cifar10_train_a.zip", "cifar10_train_b.zip", "cifar10_test.zip"),
 )
 NEEDS = {
-    **dict.fromkeys(["trained", "warm", "next-9", "next-10", "next-11"], CUT),
-    **dict.fromkeys(["golden-seeds", "negative"], (*WHOLE, "kmnist_test.npz")),
+    "trained": CUT,
+    "golden-seeds": (*WHOLE, "kmnist_test.npz"),
 }
 """What a plan reads from its folder of data."""
 

@@ -29,7 +29,6 @@ from reproductions.golden_partition_zone.results_rows import (
 ERROR, PSNR, FVU, RADIUS = "test_mse_paper", "test_psnr_batches", "fvu", "radius_per_dimension"
 WORDS = {ERROR: "squared error, as in the paper", PSNR: "PSNR of batches, dB", FVU: "FVU", RADIUS: "R_c² per dimension"}
 ORACLE = "mean picture of the class"
-HUNDRED = "vgg19, 100 epochs"
 
 ALT = {
     "vgg19.svg": "Error, PSNR, FVU and class radius over the blocks of VGG19, one-hot labels and LS+, with the range of the seeds",
@@ -132,14 +131,6 @@ def _line(name: str, found: dict[float, list[float]]) -> Line:
     return Line(name, [(x, mean(values)) for x, values in found.items()], spread=band)
 
 
-def hundred_epochs(rows: list[Row]) -> list[Row]:
-    """The decoders that the part ``zone`` trains for the paper's 100 epochs, as lines of the blocks of VGG19 they stand at."""
-    blocks = {row["block"] for row in matching(rows, part="vgg19-curve")}
-    found = matching(rows, part="zone", attack="decoder", epochs=100, enough=None)
-    placed = [{**row, "part": HUNDRED, "block": int(row["cut"].split(".")[1]) + 1, "seed": 0} for row in found]
-    return [row for row in placed if row["block"] in blocks]
-
-
 def curves(rows: list[Row]) -> dict[str, Figure]:
     """The figures over blocks. Rows of the number of classes name their data after it."""
     sets = sorted(
@@ -149,19 +140,18 @@ def curves(rows: list[Row]) -> dict[str, Figure]:
     return {
         "vgg19.svg": Figure(
             (
-                paper_line("one-hot", vgg, labels="one-hot"),
-                paper_line("LS+", vgg, labels="LS+"),
+                *(paper_line(k, f"{vgg}-100", labels=k) for k in ("one-hot", "LS+")),
+                *(paper_line(f"{k}, 30 epochs", vgg, labels=k) for k in ("one-hot", "LS+")),
                 Series("one-hot, residual decoder", strong),
-                Series("one-hot, 100 epochs", {"part": HUNDRED}),
                 paper_line("one-hot, the paper's recipe", f"{vgg}-plateau-100", labels="one-hot"),
             ),
             published=VGG19_MSE,
         ),
         "ir152.svg": Figure(
             (
-                *(paper_line(labels, "ir152-curve", labels=labels) for labels in ("one-hot", "LS+", "LS-")),
+                *(paper_line(k, "ir152-curve-100", labels=k) for k in ("one-hot", "LS+", "LS-")),
+                *(paper_line(f"{k}, 30 epochs", "ir152-curve", labels=k) for k in ("one-hot", "LS+")),
                 Series("one-hot, residual decoder", {**strong, "part": "ir152-curve"}),
-                *(paper_line(f"{k}, 100 epochs", "ir152-curve-100", labels=k) for k in ("one-hot", "LS+")),
             ),
             published=IR152_MSE,
         ),
@@ -317,10 +307,9 @@ def draw(rows: list[Row], pictures: Pictures, folder: Path) -> list[Path]:
     """Every figure that has something to show; returns what was written."""
     folder.mkdir(parents=True, exist_ok=True)
     made: list[Path] = []
-    longer = [*rows, *hundred_epochs(rows)]
     for name, figure in curves(rows).items():
-        if figure.rows(longer):
-            panels = figure.panels(longer)
+        if figure.rows(rows):
+            panels = figure.panels(rows)
             svg(folder / name, panels, columns=2 if len(panels) != 3 else 3, title=ALT[name])
             made.append(folder / name)
     made += [

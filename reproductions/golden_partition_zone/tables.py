@@ -47,14 +47,10 @@ def _spread(values: list[float]) -> str:
 
 
 def curve_lines(rows: list[Row]) -> Iterator[str]:
-    """Section 4.2: the two blocks of VGG19 whose error the text prints; 100 epochs are those of the part ``zone``."""
+    """Section 4.2: the two blocks of VGG19 whose error the text prints."""
     about = {"labels": "one-hot", "decoder": PAPERS_DECODER}
-    searched = [
-        {**row, **about, "part": "vgg19-curve-100", "block": int(row["cut"].split(".")[1]) + 1}
-        for row in matching(rows, part="zone", attack="decoder", epochs=100, enough=None)
-    ]
     for block, paper in VGG19_MSE.items():
-        yield error_line(f"VGG19 block {block}", paper, [*rows, *searched], "vgg19-curve", block=block, **about)
+        yield error_line(f"VGG19 block {block}", paper, rows, "vgg19-curve", block=block, **about)
     for block, paper in VGG19_MSE.items():
         what = f"VGG19 by the paper's recipe, block {block}"
         yield error_line(what, paper, rows, "vgg19-curve-plateau", block=block, **about)

@@ -220,6 +220,8 @@ def draw() -> None:
     _stems(read_pictures(RESULTS, "stems"))
     _closed_form(read_pictures(RESULTS, "closed_form"))
     _lines(SHARED, kept[SHARED], {case: case for case in shared_statistics.CASES}, side=48)
+    exact = {case: case for case, (_, kind) in shared_statistics.CASES.items() if kind == "shared"}
+    _lines(f"{SHARED}_exact", read_pictures(RESULTS, f"{SHARED}_5.5"), exact, side=48)
     panels = []
     for row in (row for row in read(RESULTS / "starts.jsonl") if row["kind"] == "final"):
         _starts(row, kept["starts"])

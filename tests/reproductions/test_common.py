@@ -266,8 +266,8 @@ def test_a_daemon_of_the_caller_is_tried_and_left_alone(monkeypatch):
 def test_a_plan_without_its_data_does_not_begin(tmp_path):
     assert set(lanes.NEEDS) == set(lanes.PLANS)
     (tmp_path / "cifar10_train.zip").write_text("")
-    with pytest.raises(SystemExit, match=r"has no cifar10_test.zip, which warm needs"):
-        lanes.main(["warm", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit, match=r"has no cifar10_test.zip, which trained needs"):
+        lanes.main(["trained", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
 
 
