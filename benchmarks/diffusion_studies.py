@@ -415,7 +415,7 @@ def paper_20(run: Run) -> None:
 def published_20(run: Run) -> None:
     """Inverting gradients with its own objective and steps: the loss is replayed, not the gradient at the output."""
     scene = Scene.of(run, 20, run.given.images)
-    attack = inverting_gradients(**({"steps": 4} if run.given.quick else {}), restarts=8)
+    attack = inverting_gradients(steps=run.steps(4800), restarts=8)
     found, seconds = scene.attacked(attack, run.given.seed)
     run.add("plain", "inverting_gradients, as published", scene.row(found, seconds), scene.images(found))
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.errors import BadInput
-from leakgauge.measures.spectrum import DEPTH, SPREAD, sketch_spectrum, spectrum
+from leakgauge.measures.spectrum import DEPTH, SPREAD, _few_directions, sketch_spectrum, spectrum
 
 
 def test_a_linear_channel_has_the_singular_values_of_its_matrix() -> None:
@@ -23,6 +23,23 @@ def test_a_linear_channel_has_the_singular_values_of_its_matrix() -> None:
     assert torch.allclose(found.lost(1e-9), outside.diag(), atol=1e-9)
     change = torch.rand(12, generator=rng, dtype=torch.float64)
     assert torch.allclose(found.kept(change, 1e-9), change - outside @ change, atol=1e-8)
+
+
+@pytest.mark.parametrize(("rank", "few"), [(20, True), (21, False), (60, False)])
+def test_few_directions_are_found_as_exactly_as_all(monkeypatch: pytest.MonkeyPatch, rank: int, few: bool) -> None:
+    """What is found in a third of the directions holds all there is, or all are looked at."""
+    monkeypatch.setattr("leakgauge.measures.spectrum.LARGE", 50)
+    rng = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(m, rank, generator=rng, dtype=torch.float64) for m in (90, 60))
+    matrix = left * torch.logspace(0, -6, rank, dtype=torch.float64) @ right.T
+    assert (_few_directions(matrix.T.contiguous()) is not None) is few
+    found = spectrum(lambda x: matrix @ x, torch.rand(60, generator=rng))
+    expected = torch.linalg.svdvals(matrix)
+    assert torch.allclose(found.values, expected, rtol=1e-8, atol=1e-13 * float(expected[0]))
+    assert torch.allclose(found.directions @ found.directions.T, torch.eye(60, dtype=torch.float64), atol=1e-12)
+    assert torch.allclose((matrix @ found.directions.T).norm(dim=0), found.values, atol=1e-12 * float(expected[0]))
+    outside = torch.eye(60, dtype=torch.float64) - torch.linalg.pinv(matrix, rtol=1e-12) @ matrix
+    assert torch.allclose(found.lost(1e-10), outside.diag(), atol=1e-6)
 
 
 def test_a_quadratic_channel_has_the_derivative_2x() -> None:
