@@ -252,14 +252,20 @@ class Scene:
         found: Sequence[Reconstruction],
         nothing: Sequence[Reconstruction],
     ) -> dict[str, int]:
-        """Why batches were not found, counted."""
+        """Why batches were not found, counted. Beside a defense like is compared with like (:class:`leakgauge.audit.cause.Settled`)."""
         why: Counter[str] = Counter()
         for one, null, (seen, x, y) in zip(found, nothing, self.batches, strict=True):
             if score(one, x, y, space=self.victim.space).mean("ssim") >= ALIKE:
                 why["found"] += 1
                 continue
-            client = Client(y, seen.channel, None)
-            why[explain(attack, self.victim, seen, one, x, client, nothing=null, thorough=False).cause.value] += 1
+            client, thorough = Client(y, seen.channel, None), self.facts["defense"] != "none"
+
+            def shows(z: Tensor, x: Tensor = x) -> bool:
+                made, truth = (self.victim.space.decode(some) for some in (z, x))
+                return float(ssim(made, truth).mean()) >= ALIKE
+
+            how = {"nothing": null, "shows": shows, "thorough": thorough}
+            why[explain(attack, self.victim, seen, one, x, client, **how).cause.value] += 1
         return dict(why)
 
 
@@ -469,6 +475,13 @@ def defenses(run: Run) -> None:
                 found, seconds = scene.attacked(attack, run.given.seed)
                 facts = {"setting": asdict(setting)} if title == "diffusion" else {"setting": {"steps": PLAIN_STEPS}}
                 run.add("defenses", title, {**scene.row(found, seconds), **facts}, scene.images(found))
+                blind = (
+                    ours.blind()
+                    if ours is not None and attack is ours
+                    else Plain().attack(run.steps(40), "eval").blind()
+                )
+                nothing, _ = scene.attacked(blind, run.given.seed)
+                run.add("defenses", f"{title}, causes", {**scene.facts, "causes": scene.causes(attack, found, nothing)})
 
 
 def prior_of(kind: str) -> Callable[[Run], None]:
