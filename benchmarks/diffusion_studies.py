@@ -132,6 +132,7 @@ class Plain:
     """The best attack without a prior: :func:`falling_variation`; in train mode :func:`inverting_gradients` with the shared statistics."""
 
     tv: float = 0.01
+    tv_in_train: float = 0.1
     restarts: int = 2
     statistics: float = 0.1
 
@@ -146,7 +147,7 @@ class Plain:
                     for stage, weight in zip(falling.stages, weights, strict=True)
                 ),
             )
-        matching = inverting_gradients(tv=0.1, steps=steps, restarts=self.restarts, along=True)
+        matching = inverting_gradients(tv=self.tv_in_train, steps=steps, restarts=self.restarts, along=True)
         return Guided(matching, Strongest(), self.statistics)
 
 

@@ -250,7 +250,7 @@ def smoothing(rows: list[Row]) -> list[Claim]:
             ours=f"mean error {spread(plain)} one-hot, {spread(negative)} LS-",
             evidence=NOT_REACHED,
             confidence="high",
-            note=f"The network with LS- reached {reached:.1%}, the paper's 90.5%. It is another network: with the paper's 100 decoder epochs its deep features are easier to invert, and its class radius is larger. From block 49 to 51 its error rises by {tail:.0%}, as the paper says of both signs; with one-hot labels it stays. With 30 epochs and a network of 79.9 % it was the other way round.",
+            note=f"The network with LS- reached {reached:.1%}, the paper's 90.5%. It is another network: with the paper's 100 decoder epochs its deep features are easier to invert, and its class radius is larger. From block 49 to 51 its error rises by {tail:.0%}, as the paper says of both signs; with one-hot labels it stays. With 30 epochs and a network of 79.9 % deep features were harder to invert.",
         )
     )
     return made

@@ -23,8 +23,8 @@ MOST_DIRECTIONS = 4096
 MOST_SKETCHED = 2**34
 """Products that a sketch may take where directions are asked for: up to an hour of one core for the largest models."""
 CHEAP = 2**24
-"""Products that are spent on explaining a negative without being asked. One core takes about two seconds for them, and for a single image of
-32 × 32 × 3 two more for its directions, or fifteen where what is shared determines more than a third of them."""
+"""Products that are spent on explaining a negative without being asked. One core takes about two seconds for them, and for a single image
+of 32 × 32 × 3 two more for its directions, or fifteen where what is shared determines more than a third of them."""
 
 
 @dataclass(frozen=True)
