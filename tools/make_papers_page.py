@@ -70,6 +70,7 @@ PAPERS: dict[str, str] = {
     "Fowl et al. 2022": "Fowl, Geiping, Czaja, Goldblum, Goldstein: *Robbing the Fed: Directly Obtaining Private Data in Federated Learning with Modified Models*. ICLR 2022, arXiv:2110.13057",
     "Geiping et al. 2020": "Geiping, Bauermeister, Dröge, Moeller: *Inverting Gradients: How easy is it to break privacy in federated learning?* NeurIPS 2020, arXiv:2003.14053",
     "Golub and Van Loan 2013": "Golub, Van Loan: *Matrix Computations*, 4th edition. Johns Hopkins University Press, 2013",
+    "Halko, Martinsson and Tropp 2011": "Halko, Martinsson, Tropp: *Finding Structure with Randomness: Probabilistic Algorithms for Constructing Approximate Matrix Decompositions*. SIAM Review 53(2), 2011",
     "Riess et al. 2024": "Riess, Schwethelm, Kaiser, Mueller, Schnabel, Rueckert, Ziller: *From Mean to Extreme: Formal Differential Privacy Bounds on the Success of Real-World Data Reconstruction Attacks*. 2024, arXiv:2402.12861",
     "Ubaru, Chen and Saad 2017": "Ubaru, Chen and Saad: *Fast estimation of tr(f(A)) via stochastic Lanczos quadrature*. SIAM Journal on Matrix Analysis and "
     "Applications 38(4), 2017",
