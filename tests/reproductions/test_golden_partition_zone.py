@@ -7,6 +7,7 @@ import math
 import zipfile
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -229,6 +230,27 @@ def test_the_zone_by_three_ways(scripts, tmp_path):
     assert row["at_best"] == {"epochs": 100 + before, "seconds": 110 + before, "ratio": 2010 / (110 + before)}
     assert row["find_zone"]["ratio"] == pytest.approx(2010 / (row["find_zone"]["epochs"] + 10))
     assert row["find_zone"]["ratio"] > 10 > row["bisection"]["ratio"]
+
+
+def test_todays_search_asks_for_the_decoders_of_the_committed_comparison(scripts):
+    """On VGG19's decoders, trained once on a GPU, the search of the product still costs what the page says."""
+    zone_part = scripts["zone_part"]
+    rows = {row["unit"]: row for row in read(results_rows.RESULTS) if row.get("part") == "zone"}
+    names = [row["cut"] for row in rows.values() if row.get("attack") == "ridge"]
+
+    class Committed(zone_part.Attacks):
+        def __init__(self):
+            self.study = SimpleNamespace(rows=SimpleNamespace(done=rows))
+
+        def _line(self, key, about, fit):
+            return rows[key]
+
+    for threshold in zone_part.THRESHOLDS:
+        curve = [rows[f"zone/ridge/{name}"]["fvu"] for name in names]
+        found = zone_part.compared(names, curve, Committed(), threshold, zone_part.EPOCHS, zone_part.SCOUT)
+        committed = rows[f"zone/compared/{threshold}"]
+        assert found["find_zone"] == pytest.approx(committed["find_zone"])
+        assert found["find_zone"]["same_cut"]
 
 
 def test_a_decoder_that_cannot_end_in_time_is_given_up_early(scripts, tmp_path, monkeypatch):
