@@ -77,7 +77,7 @@ def starts(seconds: float, network: str, *arguments: str) -> Job:
 
 
 PIPE = "CUDA_MPS_PIPE_DIRECTORY"
-HUNDRED = ("--decoder-epochs", "100")
+HUNDRED, ONE_HOT = ("--decoder-epochs", "100"), ("--seeds", "1", "--labels", "one-hot")
 PLANS: dict[str, tuple[Lane, ...]] = {
     "trained": (  # networks that are trained first and attacked then: Fig. 4, ViT-B by closed form, both stems of Swin-T
         lane(
@@ -94,6 +94,13 @@ PLANS: dict[str, tuple[Lane, ...]] = {
     "golden-seeds": (  # VGG19's second training with LS+
         lane(golden(260, "vgg19-smoothing", *HUNDRED, "--seeds", "2")),
     ),
+    "golden-recipe": (  # VGG19 by the paper's own recipe, for all of its 300 epochs
+        lane(
+            golden(
+                720, "vgg19-curve", *HUNDRED, "--plateau", "--target-epochs", "300", *ONE_HOT, "--blocks", "30", "39"
+            )
+        ),
+    ),
 }
 """Plans that wait for a GPU; their seconds are estimates from committed rows, for lanes that have the GPU to themselves."""
 
@@ -103,7 +110,7 @@ CUT, WHOLE = (
 )
 NEEDS = {
     "trained": CUT,
-    "golden-seeds": (*WHOLE, "kmnist_test.npz"),
+    **dict.fromkeys(["golden-seeds", "golden-recipe"], (*WHOLE, "kmnist_test.npz")),
 }
 """What a plan reads from its folder of data."""
 

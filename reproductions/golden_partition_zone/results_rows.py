@@ -10,8 +10,9 @@ from reproductions.common.runner import Row, read
 RESULTS = Path(__file__).parent / "results" / "run.jsonl"
 PAPERS_DECODER = "deconvolution, paper"
 STRONGER = "residual, one-cycle"
-LONGER, PLATEAU = "run_100_epochs", "run_100_epochs_plateau"
-"""Files of decoders with the paper's 100 epochs: on the networks of ``run.jsonl``, and on networks by the paper's own recipe."""
+LONGER, PLATEAU, WHOLE = "run_100_epochs", "run_100_epochs_plateau", "run_100_epochs_plateau_300_target"
+"""Files of decoders with the paper's 100 epochs: on the networks of ``run.jsonl``, on networks by the paper's own recipe for 100 epochs,
+and for all of its 300, which take the place of those."""
 
 
 def all_rows(folder: Path = RESULTS.parent) -> list[Row]:
@@ -19,11 +20,11 @@ def all_rows(folder: Path = RESULTS.parent) -> list[Row]:
 
     A network that was trained again for the longer run takes the place of the first.
     """
-    short, longer, plateau = (_read(folder / f"{name}.jsonl") for name in ("run", LONGER, PLATEAU))
+    short, longer, plateau, whole = (_read(folder / f"{name}.jsonl") for name in ("run", LONGER, PLATEAU, WHOLE))
     again = {row["unit"]: row for row in longer if "part" not in row}
     first = [row for row in short if row["unit"] not in again]
     checked = _read(folder / "splits.jsonl")
-    return [*checked, *first, *again.values(), *_renamed(longer, "100"), *_renamed(plateau, "plateau-100")]
+    return [*checked, *first, *again.values(), *_renamed(longer, "100"), *_renamed(whole or plateau, "plateau-100")]
 
 
 def _renamed(rows: list[Row], kind: str) -> list[Row]:

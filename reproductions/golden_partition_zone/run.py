@@ -62,7 +62,12 @@ class Options(runner.Options):
     def name(self) -> str:
         """Of the results: other epochs and another recipe are other results."""
         epochs = "" if self.decoder_epochs == 30 else f"_{self.decoder_epochs}_epochs"
-        return f"run{epochs}{'_plateau' * self.plateau}"
+        return f"run{epochs}{self.recipe}"
+
+    @property
+    def recipe(self) -> str:
+        """What sets its networks apart, in the names of files."""
+        return "_plateau" * self.plateau + f"_{self.target_epochs}_target" * (self.target_epochs is not None)
 
 
 def options_of(arguments: list[str] | None) -> Options:
@@ -119,7 +124,7 @@ def study_of(options: Options, rows: Rows) -> Study:
 
 def _networks(options: Options) -> str:
     """Folder of the trained networks, which do not depend on the decoders."""
-    return "quick" if options.quick else "plateau" if options.plateau else "run"
+    return "quick" if options.quick else options.recipe.removeprefix("_") or "run"
 
 
 def run(options: Options, rows: Rows) -> None:

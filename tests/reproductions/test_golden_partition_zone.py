@@ -295,7 +295,7 @@ def test_own_data_from_an_npz_at_full_length(scripts, monkeypatch, tmp_path):
     decoded = {unit for unit in rows.done if not unit.startswith("target/")}
     assert set(rows.pictures) == decoded | {"truth/cifar10"}
     assert all(images.shape == (6, 3, 64, 64) and images.dtype == np.uint8 for images in rows.pictures.values())
-    assert len(list((tmp_path / "out" / "weights" / "run").glob("*.pt"))) == 3
+    assert len(list((tmp_path / "out" / "weights" / "1_target").glob("*.pt"))) == 3
 
 
 def test_a_part_without_its_data_or_time_says_so(scripts, tmp_path, capsys):
