@@ -129,15 +129,20 @@ class Setting:
 
 @dataclass(frozen=True)
 class Plain:
-    """The best attack without a prior: :func:`falling_variation`; in train mode :func:`inverting_gradients` with the shared statistics."""
+    """The best attack without a prior: :func:`falling_variation`; in train mode :func:`inverting_gradients` with the shared statistics, or
+    with ``falling`` the former there too, without statistics."""
 
     tv: float = 0.01
     tv_in_train: float = 0.1
     restarts: int = 2
     statistics: float = 0.1
+    falling: bool = False
+
+    def named(self, mode: str) -> str:
+        return "falling_variation" if mode == "eval" or self.falling else "inverting_gradients"
 
     def attack(self, steps: int, mode: str) -> Staged | Guided:
-        if mode == "eval":  # with the plain cosine, which takes a tenth of the time on a GPU
+        if self.named(mode) == "falling_variation":  # with the plain cosine, which takes a tenth of the time on a GPU
             falling = falling_variation(tv=self.tv, steps=steps, restarts=self.restarts)
             weights = [multiple * self.tv for multiple in SMOOTHER][-len(falling.stages) :]
             return replace(
@@ -365,7 +370,7 @@ class Run:
 
     def without_prior(self, study: str, scene: Scene, seconds: float | None) -> None:
         """The best attack without a prior, given as many ``seconds``, or where these are None or too few, its own steps."""
-        plain, mode = Plain(), str(scene.facts["mode"])
+        plain, mode = Plain(falling=self.given.falling), str(scene.facts["mode"])
         steps, most = self.steps(PLAIN_STEPS), math.inf
         if seconds is not None:
             tried = 4 if self.given.quick else 40
@@ -380,7 +385,7 @@ class Run:
                 most = 3 * seconds + 20
         attack = plain.attack(steps, mode)
         found, took = scene.attacked(attack, self.given.seed, most=most)
-        name = "falling_variation" if mode == "eval" else "inverting_gradients"
+        name = plain.named(mode)
         given = "seconds" if math.isfinite(most) else "steps"
         facts: dict[str, object] = {"setting": {**asdict(plain), "steps": steps}, "equal": given}
         self.add(study, name, {**scene.row(found, took), **facts}, scene.images(found))
@@ -543,6 +548,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--without-prior", action="store_true", help="only the attack without a prior, with its own number of steps"
     )
+    parser.add_argument("--falling", action="store_true", help="without a prior falling_variation in train mode too")
     parser.add_argument("--weights", type=Path, help="folder of the networks that the feasibility study has trained")
     parser.add_argument("--network", nargs="+", default=get_args(Architecture), choices=get_args(Architecture))
     parser.add_argument(
