@@ -135,7 +135,7 @@ def _all_directions(rows: Tensor) -> tuple[Tensor, Tensor]:
 def _few_directions(rows: Tensor) -> tuple[Tensor, Tensor] | None:
     """The same in a quarter of the time where J has rank n/3 at most, up to rounding; None where it has more, or is small.
 
-    Random combinations of its rows span all that it sees. What they miss is measured.
+    Random combinations of its rows span all that it sees. What they miss is measured, first on a few more combinations.
 
     Ref: Halko, Martinsson and Tropp 2011, Algorithms 4.1 and 5.1 — randomised range finder
     """
@@ -143,10 +143,13 @@ def _few_directions(rows: Tensor) -> tuple[Tensor, Tensor] | None:
     rank = n // 3
     if n < LARGE or rank >= m:
         return None
-    drawn = torch.randn(m, rank, dtype=rows.dtype, generator=torch.Generator().manual_seed(0)).to(rows.device)
-    basis = torch.linalg.qr(rows @ drawn).Q
+    drawn = torch.randn(m, rank + PROBES, dtype=rows.dtype, generator=torch.Generator().manual_seed(0)).to(rows.device)
+    combined, probes = (rows @ drawn).split([rank, PROBES], 1)
+    basis, rounding = torch.linalg.qr(combined).Q, EPSILON * max(n, m)
+    if float((probes - basis @ (basis.T @ probes)).norm()) > rounding * float(probes.norm()):
+        return None
     inside = basis.T @ rows
-    if float((rows - basis @ inside).norm()) > EPSILON * max(n, m) * float(inside.norm(dim=1).max()):
+    if float((rows - basis @ inside).norm()) > rounding * float(inside.norm(dim=1).max()):
         return None
     _, values, turned = torch.linalg.svd(inside.T, full_matrices=False)
     rest = torch.linalg.qr(basis, mode="complete").Q[:, rank:]
