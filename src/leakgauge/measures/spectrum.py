@@ -106,8 +106,10 @@ class _Derivative:
 def spectrum(f: Callable[[Tensor], Tensor], x: Tensor) -> Spectrum:
     """The spectrum of ``f`` (x of any shape → (m,)) at ``x``, in float64.
 
-    The rows of J are products with unit vectors. If J is too large to be held, its Gram matrix JᵀJ is decomposed instead, which resolves
-    singular values to about √ε of the largest only.
+    The columns of J are products with unit vectors; where its rank is low, a third of the directions is decomposed alone. If J is too
+    large to be held, its Gram matrix JᵀJ is decomposed instead, which resolves singular values to about √ε of the largest only.
+
+    Ref: Halko, Martinsson and Tropp 2011, Algorithms 4.1 and 5.1 — randomised range finder, where the rank is low
     """
     at = _Derivative(f, x)
     n, m, x, scale = at.n, at.m, at.x, at.scale
@@ -136,8 +138,6 @@ def _few_directions(rows: Tensor) -> tuple[Tensor, Tensor] | None:
     """The same in a quarter of the time where J has rank n/3 at most, up to rounding; None where it has more, or is small.
 
     Random combinations of its rows span all that it sees. What they miss is measured, first on a few more combinations.
-
-    Ref: Halko, Martinsson and Tropp 2011, Algorithms 4.1 and 5.1 — randomised range finder
     """
     n, m = rows.shape
     rank = n // 3
